@@ -1,0 +1,54 @@
+/* The data-plane proxy: carries HTTP/1.1 requests, WebSockets and raw upgrades to ports inside sandboxes.
+ *
+ * It shares the daemon's listener: the front handler asks hf_proxy_match for every request (a keep-alive
+ * connection may carry requests for different places) and hands over those that are for a sandbox. */
+#pragma once
+
+#include "wire/http.h"
+
+/* Limits. Each has a test. */
+#define HF_PROXY_IDLE_UPSTREAMS_PER_PORT 32u /* idle keep-alive connections kept per sandbox port */
+#define HF_PROXY_UPSTREAM_IDLE_MS 60000u     /* … and for how long */
+#define HF_PROXY_CONNECT_TIMEOUT_MS 5000u
+#define HF_PROXY_IDLE_TIMEOUT_MS 620000u /* no byte in either direction of an exchange or tunnel */
+#define HF_PROXY_RESPONSE_HEAD_MAX 65536u
+#define HF_PROXY_QUEUE_HIGH (256u * 1024u) /* bytes queued per direction before the source is paused */
+
+enum hf_route_state {
+    HF_ROUTE_RUNNING,
+    HF_ROUTE_NOT_FOUND,  /* unknown, killed, paused: 502 "The sandbox was not found" */
+    HF_ROUTE_TRANSITION, /* creating, killing: 409 */
+};
+
+/* What the proxy must know of a sandbox; filled by the control plane, valid during the call. */
+struct hf_route {
+    enum hf_route_state state;
+    void *handle;            /* passed back to dial */
+    const char *envd_socket; /* unix socket path: port 49983 goes there */
+};
+
+struct hf_proxy_ops {
+    void (*lookup)(void *self, struct hf_str sandbox_id, struct hf_route *ret);
+    /* A connected non-blocking socket to that port in the box: cb(arg, fd or -errno). */
+    void (*dial)(void *self, void *handle, uint16_t port, void (*cb)(void *arg, int fd), void *arg);
+};
+
+struct hf_proxy;
+
+/* domain: requests for Host <port>-<id>.<domain>[:port] are ours ("localhost" by default). */
+struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct hf_proxy_ops *ops,
+                              void *self) HF_MUST_USE;
+void hf_proxy_free(struct hf_proxy *p);
+
+/* True when the request is for a sandbox: its Host parses as <port>-<id>.<domain>, or it carries an
+ * E2b-Sandbox-Id / E2b-Sandbox-Port header. */
+bool hf_proxy_match(const struct hf_proxy *p, const struct hf_req *req);
+/* Takes the request over (call inside on_request). Answers every error itself, as JSON. */
+void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req);
+/* The sandbox is gone: its exchanges and tunnels are cut abruptly (RST), pooled connections closed. */
+void hf_proxy_drop(struct hf_proxy *p, const char *sandbox_id);
+
+struct hf_proxy_stats {
+    uint64_t requests, upstream_connects, active, tunnels;
+};
+void hf_proxy_stats(const struct hf_proxy *p, struct hf_proxy_stats *ret);
