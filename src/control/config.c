@@ -11,6 +11,8 @@
 #include "base/text.h"
 #include "control/toml.h"
 
+#define DATA_DEFAULT "/var/lib/holdfast"
+
 enum kind { TEXT, PATH, LISTEN, BOOL, U32, SIZE, SECONDS, LEVEL };
 
 static const struct setting {
@@ -64,7 +66,7 @@ void hf_config_defaults(struct hf_config *c)
         .max_sandboxes = 1000,
         .log_level = HF_LOG_INFO,
     };
-    c->data_dir = hf_xstrdup("/var/lib/holdfast");
+    c->data_dir = hf_xstrdup(DATA_DEFAULT);
     c->run_dir = hf_xstrdup("");
     c->listen_host = hf_xstrdup("127.0.0.1");
     c->domain = hf_xstrdup("localhost");
@@ -255,7 +257,8 @@ static int load_environment(struct hf_config *c, struct hf_err *err)
 {
     for (size_t i = 0; i < HF_ARRAY_LEN(settings); i++) {
         const char *value = env_of(&settings[i]);
-        int r = value ? hf_config_set(c, settings[i].name, value, err) : 0;
+        /* Set but empty counts as unset, as shells and unit files make it hard to tell the two apart. */
+        int r = value && *value ? hf_config_set(c, settings[i].name, value, err) : 0;
         if (r < 0) {
             hf_err_wrap(err, "environment variable HOLDFAST_… of the setting '%s'", settings[i].name);
             return r;
@@ -266,9 +269,11 @@ static int load_environment(struct hf_config *c, struct hf_err *err)
 
 int hf_config_load(struct hf_config *c, const char *toml_path, struct hf_err *err)
 {
-    /* The data directory decides where the default file is, and the environment may name it. */
+    /* The data directory decides where the default file is: a flag's (the caller set it before), else the
+     * environment's. */
     const char *data = getenv("HOLDFAST_DATA");
-    int r = data ? hf_config_set(c, "data", data, err) : 0;
+    bool by_flag = strcmp(c->data_dir, DATA_DEFAULT) != 0;
+    int r = data && *data && !by_flag ? hf_config_set(c, "data", data, err) : 0;
     if (r < 0)
         return r;
     if (toml_path) {
