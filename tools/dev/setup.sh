@@ -13,7 +13,8 @@ HF_PACKAGES=(
     e2fsprogs xfsprogs util-linux mount iproute2 procps
     mmdebstrap ca-certificates curl git shellcheck
 )
-# Only for ./dev bench.
+# Only for ./dev bench (tools/dev/bench.sh).
+# shellcheck disable=SC2034
 HF_BENCH_PACKAGES=(nginx-light wrk crun runc bubblewrap)
 
 missing_packages() {
