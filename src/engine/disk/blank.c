@@ -1,0 +1,95 @@
+#include "engine/disk/disk.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/stat.h>
+
+#include "base/fault.h"
+#include "base/id.h"
+#include "base/path.h"
+#include "engine/disk/ext4.h"
+#include "engine/disk/pool.h"
+
+#define MIB (1ull << 20)
+
+int hf_disk_sync_path(const char *path)
+{
+    hf_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fsync(fd) < 0)
+        return -errno;
+    return 0;
+}
+
+char *hf_disk_staging_path(const char *data_dir)
+{
+    char id[17];
+    hf_random_id(id, sizeof(id) - 1);
+    return hf_xasprintf("%s/pool/staging/%s", data_dir, id);
+}
+
+/* The tree that a cell's blank starts with. */
+static int make_cell_tree(const char *dir, struct hf_err *err)
+{
+    hf_auto_free char *upper = hf_xasprintf("%s/upper", dir);
+    hf_auto_free char *work = hf_xasprintf("%s/work", dir);
+    /* chmod, since a umask must not decide the modes in the image. */
+    if (mkdir(dir, 0755) < 0 || mkdir(upper, 0755) < 0 || mkdir(work, 0755) < 0 || chmod(dir, 0755) < 0 ||
+        chmod(upper, 0755) < 0 || chmod(work, 0755) < 0)
+        return hf_err_set(err, -errno, "cannot make %s: %s", dir, strerror(errno));
+    return 0;
+}
+
+static int make_blank(const char *data_dir, const char *path, uint64_t bytes, bool volume, struct hf_err *err)
+{
+    hf_auto_free char *staging = hf_xasprintf("%s/pool/staging", data_dir);
+    hf_auto_free char *blanks = hf_xasprintf("%s/pool/blank", data_dir);
+    int r = hf_mkdir_p(staging, 0700);
+    if (r == 0)
+        r = hf_mkdir_p(blanks, 0700);
+    if (r < 0)
+        return hf_err_set(err, r, "cannot make %s: %s", blanks, strerror(-r));
+    hf_auto_free char *tree = hf_disk_staging_path(data_dir);
+    hf_auto_free char *image = hf_xasprintf("%s.img", tree);
+    r = volume ? 0 : make_cell_tree(tree, err);
+    if (r == 0)
+        r = hf_ext4_make(image, bytes, volume ? HF_EXT4_VOLUME : HF_EXT4_CELL, volume ? NULL : tree, 0, err);
+    hf_killpoint("disk.blank.made");
+    if (r == 0) {
+        r = hf_disk_sync_path(image);
+        /* Two processes may do this at once: the images are equal, the last rename stays. */
+        if (r == 0 && rename(image, path) < 0)
+            r = -errno;
+        if (r < 0)
+            (void)hf_err_set(err, r, "cannot make the image %s: %s", path, strerror(-r));
+    }
+    if (r < 0)
+        (void)unlink(image);
+    int removed = hf_remove_tree(tree);
+    if (r == 0 && removed < 0)
+        r = hf_err_set(err, removed, "cannot remove %s: %s", tree, strerror(-removed));
+    return r;
+}
+
+int hf_disk_blank_of(const char *data_dir, uint64_t bytes, bool volume, char **ret_path, struct hf_err *err)
+{
+    if (bytes < HF_DISK_BLANK_MIN || bytes > HF_DISK_BLANK_MAX)
+        return hf_err_set(err, -EINVAL,
+                          "a disk of %" PRIu64 " bytes is refused: from %llu MiB to %llu GiB are possible",
+                          bytes, HF_DISK_BLANK_MIN >> 20, HF_DISK_BLANK_MAX >> 30);
+    bytes = (bytes + MIB - 1) / MIB * MIB;
+    hf_auto_free char *path =
+        hf_xasprintf("%s/pool/blank/%s%" PRIu64 ".img", data_dir, volume ? "volume-" : "", bytes);
+    if (access(path, F_OK) < 0) {
+        int r = make_blank(data_dir, path, bytes, volume, err);
+        if (r < 0)
+            return r;
+    }
+    *ret_path = hf_take_ptr(path);
+    return 0;
+}
+
+int hf_disk_blank(const char *data_dir, uint64_t bytes, char **ret_path, struct hf_err *err)
+{
+    return hf_disk_blank_of(data_dir, bytes, false, ret_path, err);
+}

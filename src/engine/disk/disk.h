@@ -1,0 +1,20 @@
+/* The disk pool of one data directory, as the rest of the engine uses it. The calls that the control plane
+ * makes (volumes, templates, pool open and close) are declared in engine/driver.h; the import of a root file
+ * system in engine/disk/template.h.
+ *
+ * Everything here blocks and may start programs (mke2fs …): call it from a worker thread. The helpers that
+ * the supervisor needs (clone, loop, mount) are in engine/disk/loop.h. */
+#pragma once
+
+#include "base/err.h"
+#include "engine/disk/loop.h"
+
+#define HF_DISK_BLANK_DEFAULT (1ull << 30) /* bytes */
+#define HF_DISK_BLANK_MIN (16ull << 20)
+#define HF_DISK_BLANK_MAX (1ull << 40)
+
+/* The path (heap) of the preformatted ext4 image of exactly that size, DATA/pool/blank/<bytes>.img, which is
+ * made at the first call. Clone it, never write it. It is an overlay's writable layer: its root has the
+ * empty directories "upper" and "work" (root:root 0755) and nothing else. Sizes are rounded up to 1 MiB;
+ * -EINVAL outside HF_DISK_BLANK_MIN … MAX. */
+int hf_disk_blank(const char *data_dir, uint64_t bytes, char **ret_path, struct hf_err *err) HF_MUST_USE;
