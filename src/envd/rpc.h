@@ -65,6 +65,11 @@ int rpc_send(struct rpc_call *c, json_t *msg);
 /* Stream: one message that is encoded already in the call's codec (rpc_is_json tells which). */
 int rpc_send_raw(struct rpc_call *c, const void *p, size_t n);
 bool rpc_is_json(const struct rpc_call *c);
+/* Seconds of silence after which a stream sends a keepalive (header Keepalive-Ping-Interval, default 90). */
+unsigned rpc_keepalive_s(const struct rpc_call *c);
+/* Client stream: stops and restarts the arrival of messages (those read already still come). */
+void rpc_pause_input(struct rpc_call *c);
+void rpc_resume_input(struct rpc_call *c);
 size_t rpc_queued(const struct rpc_call *c);
 /* Stream: ends it without error. */
 void rpc_finish(struct rpc_call *c);
