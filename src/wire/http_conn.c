@@ -10,6 +10,70 @@
 
 static const struct hf_req_ops no_ops;
 
+/* ---- output ---- */
+
+static void output_failed(struct hf_conn *c, int r)
+{
+    if (r == -EMSGSIZE)
+        hf_log_warn("response queue over its limit, connection cut", "queued=%zu", hf_conn_queued(c));
+    hf_conn_close(c, r == -EMSGSIZE);
+}
+
+void hf_conn_append(struct hf_conn *c, const void *p, size_t n)
+{
+    int r = c->closing ? 0 : hf_outq_add(&c->out, p, n);
+    if (r < 0)
+        output_failed(c, r);
+    hf_conn_mark(c);
+}
+
+void hf_conn_flush(struct hf_conn *c)
+{
+    int r = c->closing ? 0 : hf_outq_flush(&c->out);
+    if (r < 0)
+        output_failed(c, r);
+}
+
+void hf_conn_writev(struct hf_conn *c, const uv_buf_t *bufs, unsigned n)
+{
+    int r = c->closing ? 0 : hf_outq_writev(&c->out, bufs, n);
+    if (r < 0)
+        output_failed(c, r);
+}
+
+void hf_conn_write_take(struct hf_conn *c, char *p, size_t n)
+{
+    if (c->closing) {
+        free(p);
+        return;
+    }
+    int r = hf_outq_take(&c->out, p, n);
+    if (r < 0)
+        output_failed(c, r);
+}
+
+static void on_written(void *owner, int status)
+{
+    struct hf_conn *c = owner;
+    if (c->closing)
+        return;
+    if (status < 0) {
+        output_failed(c, status);
+        return;
+    }
+    hf_conn_enter(c);
+    c->last_ms = uv_now(c->server->loop);
+    struct hf_req *r = c->req;
+    if (r && r->want_drain && !r->closed && hf_conn_queued(c) <= HF_HTTP_WRITE_LOW) {
+        r->want_drain = false;
+        if (r->ops->on_drain)
+            r->ops->on_drain(r);
+    }
+    if (!c->closing)
+        hf_conn_settle(c);
+    hf_conn_leave(c);
+}
+
 /* ---- life ---- */
 
 struct hf_conn *hf_conn_new(struct hf_http_server *s, uv_stream_t *stream, int tag, bool is_tcp)
@@ -20,7 +84,7 @@ struct hf_conn *hf_conn_new(struct hf_http_server *s, uv_stream_t *stream, int t
     c->tag = tag;
     c->is_tcp = is_tcp;
     c->in.max = HF_HTTP_PIPELINE_MAX + 2 * HF_HTTP_READ_SIZE;
-    c->out.max = HF_HTTP_OUT_MAX;
+    hf_outq_init(&c->out, stream, on_written, c);
     c->last_ms = uv_now(s->loop);
     hf_list_init(&c->dirty);
     hf_list_add_tail(&s->conns, &c->node);
@@ -40,7 +104,7 @@ void hf_conn_free(struct hf_conn *c)
     hf_list_del(&c->node);
     c->server->conn_n--;
     hf_buf_done(&c->in);
-    hf_buf_done(&c->out);
+    hf_outq_done(&c->out);
     free(c->peer);
     free(c);
 }
@@ -134,7 +198,7 @@ static void release(struct hf_conn *c)
     bool unread = c->phase != HF_CONN_WAIT || c->in.n || c->cur_n;
     c->req = NULL;
     hf_server_req_put(r);
-    hf_buf_done(&c->out);
+    hf_outq_done(&c->out);
     c->last_ms = uv_now(c->server->loop);
     if (keep)
         c->phase = HF_CONN_IDLE;

@@ -11,6 +11,7 @@
 
 #include "wire/head.h"
 #include "wire/http.h"
+#include "wire/outq.h"
 
 #define HF_HTTP_READ_SIZE 65536u        /* the server's shared read buffer */
 #define HF_HTTP_PIPELINE_MAX 16384u     /* bytes kept of later requests while one is being answered */
@@ -19,10 +20,9 @@
 #define HF_HTTP_LINGER_MS 2000u         /* how long input is thrown away after an early response */
 #define HF_HTTP_LINGER_BYTES (1u << 20) /* … and how much of it */
 #define HF_HTTP_CHUNK_OVERHEAD_MAX \
-    16384u                           /* chunk heads, extensions and trailers, beyond 16 bytes a body byte */
-#define HF_HTTP_OUT_MAX (256u << 20) /* queued output of one connection, whatever the handler does */
-#define HF_HTTP_EXTRA_MAX 32768u     /* bytes of headers added by hf_res_header */
-#define HF_REQ_INLINE 2048u          /* heads up to this size need no allocation */
+    16384u                       /* chunk heads, extensions and trailers, beyond 16 bytes a body byte */
+#define HF_HTTP_EXTRA_MAX 32768u /* bytes of headers added by hf_res_header */
+#define HF_REQ_INLINE 2048u      /* heads up to this size need no allocation */
 
 enum hf_conn_phase {
     HF_CONN_IDLE,   /* between requests */
@@ -69,27 +69,20 @@ struct hf_conn {
     struct hf_list node, dirty;
     uv_stream_t *stream;
     struct hf_req *req;
-    struct hf_buf in;    /* read but not yet consumed */
-    struct hf_buf out;   /* to be written after what is in flight */
-    struct hf_write *wr; /* in flight */
-    char *peer;          /* lazily */
-    uint64_t last_ms;    /* of the last progress, or when the present phase began */
-    uint64_t head_ms;    /* when the head began */
-    size_t swallowed;    /* input thrown away */
-    size_t write_left;   /* of the write in flight at the last sweep */
-    const char *cur;     /* what follows the piece being processed, for hf_req_hijack */
+    struct hf_buf in; /* read but not yet consumed */
+    struct hf_outq out;
+    char *peer;        /* lazily */
+    uint64_t last_ms;  /* of the last progress, or when the present phase began */
+    uint64_t head_ms;  /* when the head began */
+    size_t swallowed;  /* input thrown away */
+    size_t write_left; /* of the write in flight at the last sweep */
+    const char *cur;   /* what follows the piece being processed, for hf_req_hijack */
     size_t cur_n;
     int tag;
     uint8_t phase; /* enum hf_conn_phase */
     bool is_tcp, closing, reading;
     bool orphan;   /* hijacked: free it when depth is 0 */
     uint8_t depth; /* > 0 while callbacks of the handler may be running */
-};
-
-struct hf_write {
-    uv_write_t w;
-    struct hf_conn *conn;
-    char *p; /* owned */
 };
 
 struct hf_req {
@@ -139,13 +132,14 @@ const char *hf_conn_peer(struct hf_conn *c);
 /* Calls on_close once. */
 void hf_req_finish(struct hf_req *r);
 
-/* ---- http_out.c: the output queue of a connection ---- */
-size_t hf_conn_queued(const struct hf_conn *c);
-/* Writes the pieces in order, now if the queue is empty; what the socket does not take is copied. */
-void hf_conn_writev(struct hf_conn *c, const uv_buf_t *bufs, unsigned n);
-/* Appends to the queue without writing; hf_conn_flush or the next settle writes it. */
+/* ---- output; a failed stream is closed ---- */
+static inline size_t hf_conn_queued(const struct hf_conn *c)
+{
+    return hf_outq_len(&c->out);
+}
+/* Queues without writing; hf_conn_flush or the next settle writes it. */
 void hf_conn_append(struct hf_conn *c, const void *p, size_t n);
-/* Writes malloc'ed p (taken). */
+void hf_conn_writev(struct hf_conn *c, const uv_buf_t *bufs, unsigned n);
 void hf_conn_write_take(struct hf_conn *c, char *p, size_t n);
 void hf_conn_flush(struct hf_conn *c);
 

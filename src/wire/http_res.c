@@ -129,7 +129,7 @@ static void put_body(struct hf_conn *c, const void *p, size_t n)
 {
     if (n < HF_HTTP_DIRECT_WRITE || n > UINT32_MAX) {
         hf_conn_append(c, p, n);
-        if (c->out.n >= HF_HTTP_DIRECT_WRITE)
+        if (hf_conn_queued(c) >= HF_HTTP_DIRECT_WRITE)
             hf_conn_flush(c);
         return;
     }
