@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 
 #include "base/fault.h"
-#include "base/id.h"
 #include "base/path.h"
 #include "engine/disk/ext4.h"
 #include "engine/disk/pool.h"
@@ -19,13 +18,6 @@ int hf_disk_sync_path(const char *path)
     if (fd < 0 || fsync(fd) < 0)
         return -errno;
     return 0;
-}
-
-char *hf_disk_staging_path(const char *data_dir)
-{
-    char id[17];
-    hf_random_id(id, sizeof(id) - 1);
-    return hf_xasprintf("%s/pool/staging/%s", data_dir, id);
 }
 
 /* The tree that a cell's blank starts with. */
@@ -42,33 +34,25 @@ static int make_cell_tree(const char *dir, struct hf_err *err)
 
 static int make_blank(const char *data_dir, const char *path, uint64_t bytes, bool volume, struct hf_err *err)
 {
-    hf_auto_free char *staging = hf_xasprintf("%s/pool/staging", data_dir);
+    hf_auto_staging struct hf_staging st = HF_STAGING_INIT;
     hf_auto_free char *blanks = hf_xasprintf("%s/pool/blank", data_dir);
-    int r = hf_mkdir_p(staging, 0700);
-    if (r == 0)
-        r = hf_mkdir_p(blanks, 0700);
+    int r = hf_mkdir_p(blanks, 0700);
     if (r < 0)
         return hf_err_set(err, r, "cannot make %s: %s", blanks, strerror(-r));
-    hf_auto_free char *tree = hf_disk_staging_path(data_dir);
-    hf_auto_free char *image = hf_xasprintf("%s.img", tree);
-    r = volume ? 0 : make_cell_tree(tree, err);
+    r = hf_staging_begin(&st, data_dir, err);
+    if (r == 0 && !volume)
+        r = make_cell_tree(st.tree, err);
     if (r == 0)
-        r = hf_ext4_make(image, bytes, volume ? HF_EXT4_VOLUME : HF_EXT4_CELL, volume ? NULL : tree, 0, err);
-    hf_killpoint("disk.blank.made");
-    if (r == 0) {
-        r = hf_disk_sync_path(image);
-        /* Two processes may do this at once: the images are equal, the last rename stays. */
-        if (r == 0 && rename(image, path) < 0)
-            r = -errno;
-        if (r < 0)
-            (void)hf_err_set(err, r, "cannot make the image %s: %s", path, strerror(-r));
-    }
+        r = hf_ext4_make(st.image, bytes, volume ? HF_EXT4_VOLUME : HF_EXT4_CELL, volume ? NULL : st.tree, 0,
+                         err);
     if (r < 0)
-        (void)unlink(image);
-    int removed = hf_remove_tree(tree);
-    if (r == 0 && removed < 0)
-        r = hf_err_set(err, removed, "cannot remove %s: %s", tree, strerror(-removed));
-    return r;
+        return r;
+    hf_killpoint("disk.blank.made");
+    r = hf_disk_sync_path(st.image);
+    /* Two processes may do this at once: the images are equal, the last rename stays. */
+    if (r == 0 && rename(st.image, path) < 0)
+        r = -errno;
+    return r < 0 ? hf_err_set(err, r, "cannot make the image %s: %s", path, strerror(-r)) : 0;
 }
 
 int hf_disk_blank_of(const char *data_dir, uint64_t bytes, bool volume, char **ret_path, struct hf_err *err)

@@ -18,3 +18,21 @@
  * empty directories "upper" and "work" (root:root 0755) and nothing else. Sizes are rounded up to 1 MiB;
  * -EINVAL outside HF_DISK_BLANK_MIN … MAX. */
 int hf_disk_blank(const char *data_dir, uint64_t bytes, char **ret_path, struct hf_err *err) HF_MUST_USE;
+
+struct hf_disk_pool_info {
+    bool reflink;   /* clones cost nothing */
+    bool on_image;  /* DATA/pool is the mount of DATA/pool.img */
+    char note[200]; /* what is missing for reflink and how to get it; "" when nothing */
+};
+void hf_disk_pool_info(const char *data_dir, struct hf_disk_pool_info *ret);
+
+/* Bytes that the pool's files occupy, by kind. Blocks that reflinks share are counted in each file. */
+struct hf_disk_usage {
+    uint64_t templates, cells, volumes, blanks, staging;
+    uint32_t n_templates, n_cells, n_volumes;
+};
+int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct hf_err *err) HF_MUST_USE;
+
+/* Compares a template's image with the SHA-256 in its manifest (DATA/pool/templates/<id>.json). -EUCLEAN when
+ * they differ, -ENOENT when there is no such template. Reads the whole image. */
+int hf_disk_template_verify(const char *data_dir, const char *template_id, struct hf_err *err) HF_MUST_USE;

@@ -45,8 +45,9 @@ static int open_loop_node(int n, bool read_only, char dev[HF_LOOP_DEV_MAX])
 
 /* One attempt. The device's descriptor, or -errno; EBUSY, ENXIO and ENODEV mean that another process was
  * faster (it took the device, or is just detaching it). */
-static int attach_once(int control_fd, int image_fd, bool read_only, bool add, char dev[HF_LOOP_DEV_MAX])
+static int attach_once(int control_fd, int image_fd, uint32_t flags, bool add, char dev[HF_LOOP_DEV_MAX])
 {
+    bool read_only = flags & LO_FLAGS_READ_ONLY;
     int n = add ? ioctl(control_fd, LOOP_CTL_ADD, -1) : ioctl(control_fd, LOOP_CTL_GET_FREE);
     if (n < 0)
         return errno == EEXIST ? -EBUSY : -errno;
@@ -55,14 +56,14 @@ static int attach_once(int control_fd, int image_fd, bool read_only, bool add, c
         return fd;
     struct loop_config cfg = {
         .fd = (uint32_t)image_fd,
-        .info.lo_flags = LO_FLAGS_AUTOCLEAR | (read_only ? LO_FLAGS_READ_ONLY : 0),
+        .info.lo_flags = LO_FLAGS_AUTOCLEAR | flags,
     };
     if (ioctl(fd, LOOP_CONFIGURE, &cfg) < 0)
         return -errno;
     return hf_take_fd(&fd);
 }
 
-int hf_loop_attach(int image_fd, bool read_only, char dev[HF_LOOP_DEV_MAX], struct hf_err *err)
+static int attach(int image_fd, uint32_t flags, char dev[HF_LOOP_DEV_MAX], struct hf_err *err)
 {
     hf_auto_close int control_fd = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
     if (control_fd < 0)
@@ -70,7 +71,7 @@ int hf_loop_attach(int image_fd, bool read_only, char dev[HF_LOOP_DEV_MAX], stru
                           strerror(errno));
     uint64_t deadline = hf_mono_ms() + HF_LOOP_ATTACH_TIMEOUT_MS;
     for (unsigned tries = 0;; tries++) {
-        int fd = attach_once(control_fd, image_fd, read_only, tries > LOOP_RACES_BEFORE_ADD, dev);
+        int fd = attach_once(control_fd, image_fd, flags, tries > LOOP_RACES_BEFORE_ADD, dev);
         if (fd >= 0)
             return fd;
         bool race = fd == -EBUSY || fd == -ENXIO || fd == -ENODEV || fd == -EINTR || fd == -EAGAIN;
@@ -79,6 +80,16 @@ int hf_loop_attach(int image_fd, bool read_only, char dev[HF_LOOP_DEV_MAX], stru
         /* The pid spreads the competitors; no lock exists that all users of loop devices would respect. */
         pause_us(((unsigned)getpid() * 37u + tries * 211u) % 800u);
     }
+}
+
+int hf_loop_attach(int image_fd, bool read_only, char dev[HF_LOOP_DEV_MAX], struct hf_err *err)
+{
+    return attach(image_fd, read_only ? LO_FLAGS_READ_ONLY : 0, dev, err);
+}
+
+int hf_loop_attach_direct(int image_fd, char dev[HF_LOOP_DEV_MAX], struct hf_err *err)
+{
+    return attach(image_fd, LO_FLAGS_DIRECT_IO, dev, err);
 }
 
 /* The kernel explains a refused mount in the context's log; take its last line. */
@@ -146,15 +157,34 @@ int hf_image_mount(int image_fd, bool read_only, uint64_t attr, const char *opti
     return hf_mount_detached("ext4", dev, read_only, attr, options, err);
 }
 
+static int lock_patiently(int fd, int how)
+{
+    uint64_t deadline = hf_mono_ms() + HF_IMAGE_LOCK_WAIT_MS;
+    while (flock(fd, how | LOCK_NB) < 0) {
+        if (errno != EWOULDBLOCK && errno != EINTR)
+            return -errno;
+        if (hf_mono_ms() >= deadline)
+            return -EBUSY;
+        pause_us(2000);
+    }
+    return 0;
+}
+
 int hf_image_open_locked(const char *path, bool read_only, struct hf_err *err)
 {
     hf_auto_close int fd = open(path, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
         return hf_err_set(err, -errno, "cannot open the image %s: %s", path, strerror(errno));
-    if (flock(fd, (read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) < 0) {
-        int r = errno == EWOULDBLOCK ? -EBUSY : -errno;
+    int r = lock_patiently(fd, read_only ? LOCK_SH : LOCK_EX);
+    if (r == -EBUSY)
         return hf_err_set(err, r, "the image %s is in use", path);
-    }
+    struct stat st;
+    if (r == 0 && fstat(fd, &st) < 0)
+        r = -errno;
+    if (r < 0)
+        return hf_err_set(err, r, "cannot lock the image %s: %s", path, strerror(-r));
+    if (st.st_nlink == 0)
+        return hf_err_set(err, -ENOENT, "the image %s was removed", path);
     return hf_take_fd(&fd);
 }
 

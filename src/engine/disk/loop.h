@@ -16,6 +16,10 @@
  * flock taken on image_fd lasts exactly as long as the device. Any number of processes may race. */
 int hf_loop_attach(int image_fd, bool read_only, char dev[HF_LOOP_DEV_MAX], struct hf_err *err) HF_MUST_USE;
 
+/* As above; direct: the device bypasses the page cache of the file system below it where that can (the pool
+ * image: otherwise every page would be cached twice). */
+int hf_loop_attach_direct(int image_fd, char dev[HF_LOOP_DEV_MAX], struct hf_err *err) HF_MUST_USE;
+
 /* Mounts the file system on dev without attaching it to a directory and returns the mount's descriptor
  * (place it with move_mount, or let close(2) drop it). attr: MOUNT_ATTR_* of <sys/mount.h>; read_only adds
  * the read-only super block. options: "key=value,flag" or NULL. */
@@ -27,8 +31,12 @@ int hf_mount_place(int mount_fd, const char *path, struct hf_err *err) HF_MUST_U
 int hf_image_mount(int image_fd, bool read_only, uint64_t attr, const char *options,
                    struct hf_err *err) HF_MUST_USE;
 
+/* A device that detaches itself drops its file a few milliseconds after the umount; a lock waits that out. */
+#define HF_IMAGE_LOCK_WAIT_MS 1000
+
 /* Opens an image file and takes its lock: exclusive when it is going to be written, shared for readers.
- * The descriptor, or -EBUSY while somebody else holds it, or -ENOENT. */
+ * The descriptor, or -EBUSY when somebody else still holds it after HF_IMAGE_LOCK_WAIT_MS, or -ENOENT (also
+ * when the file was removed meanwhile). */
 int hf_image_open_locked(const char *path, bool read_only, struct hf_err *err) HF_MUST_USE;
 
 /* Makes dst (which must not exist; mode 0600) a copy of the file src: by reflink where the file system can

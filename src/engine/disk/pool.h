@@ -3,9 +3,35 @@
 
 #include "base/err.h"
 
-/* A new path DATA/pool/staging/<random> (heap). Everything below staging/ is removed when the pool opens. */
-char *hf_disk_staging_path(const char *data_dir) HF_MUST_USE;
+/* A place for something half-made: DATA/pool/staging/<random>/ with the (not yet existing) paths tree and
+ * image. A shared lock keeps hf_disk_pool_open of another process from sweeping it away. */
+struct hf_staging {
+    char *dir, *tree, *image;
+    int lock_fd;
+};
+#define HF_STAGING_INIT ((struct hf_staging){.lock_fd = -1})
+#define hf_auto_staging hf_cleanup(hf_staging_end)
+int hf_staging_begin(struct hf_staging *st, const char *data_dir, struct hf_err *err) HF_MUST_USE;
+void hf_staging_end(struct hf_staging *st); /* removes everything in it; accepts HF_STAGING_INIT */
+
 int hf_disk_sync_path(const char *path) HF_MUST_USE; /* fsync of a file or directory */
 /* As hf_disk_blank; volume: the kind of blank that volumes are cloned from. */
 int hf_disk_blank_of(const char *data_dir, uint64_t bytes, bool volume, char **ret_path,
                      struct hf_err *err) HF_MUST_USE;
+
+/* Room that is left to the host when the pool image is sized, and not counted as free space of the pool. */
+#define HF_POOL_HOST_RESERVE (2ull << 30)
+/* XFS refuses to be smaller than 300 MiB. */
+#define HF_POOL_IMAGE_MIN (512ull << 20)
+#define HF_POOL_NAME_MAX 63
+
+/* name: [a-z0-9-]{1,63}, not starting with '-'. what: "volume" or "template", for the message. */
+int hf_disk_check_name(const char *what, const char *name, struct hf_err *err) HF_MUST_USE;
+/* Whether path is the root of a mount. */
+bool hf_disk_is_mount(const char *path);
+/* Whether some loop device has the file image (a path without symbolic links) as its backing file. */
+bool hf_disk_image_attached(const char *image);
+/* Calls fn for each mount point of this process's mount namespace whose device is a loop device on image;
+ * stops at the first negative result and returns it. */
+int hf_disk_each_mount(const char *image, int (*fn)(void *arg, const char *mount_point),
+                       void *arg) HF_MUST_USE;

@@ -24,6 +24,12 @@ static char *find_tool(const char *name)
     return NULL;
 }
 
+bool hf_tool_present(const char *name)
+{
+    hf_auto_free char *path = find_tool(name);
+    return path != NULL;
+}
+
 /* Reads fd to its end and keeps the last bytes, made one line. */
 static void read_tail(int fd, char tail[TOOL_OUTPUT_KEPT + 1])
 {

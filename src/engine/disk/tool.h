@@ -8,3 +8,4 @@
  * -ENOSPC it said that there was no room, -EIO any other failure; err has the end of what it printed.
  * ret_code (may be NULL) gets the exit code; with it, a code other than 0 is no error. */
 int hf_tool_run(const char *package, const char *const argv[], int *ret_code, struct hf_err *err) HF_MUST_USE;
+bool hf_tool_present(const char *name);
