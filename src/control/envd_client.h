@@ -1,0 +1,27 @@
+/* One-shot HTTP client for envd's control socket: POST /init when a sandbox starts. */
+#pragma once
+
+#include <jansson.h>
+#include <uv.h>
+
+#include "base/err.h"
+
+struct hf_envd_init {
+    const char *token, *sandbox_id, *template_id;
+    const char *default_user; /* "user" */
+    const json_t *env;        /* object of strings; may be NULL */
+};
+
+/* envd answered 2xx: err is NULL and version is its X-Envd-Version ("" when it has none). Comes later than
+ * the call, always exactly once. */
+typedef void (*hf_envd_cb)(void *arg, const char *version, const struct hf_err *err);
+
+struct hf_envd_call;
+struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, const struct hf_envd_init *init,
+                                  uint64_t timeout_ms, hf_envd_cb cb, void *arg) HF_MUST_USE;
+/* cb comes soon with -ECANCELED. */
+void hf_envd_cancel(struct hf_envd_call *call);
+
+#define HF_ENVD_HEAD_MAX 16384u /* bytes of an answer that are looked at */
+/* Parses an HTTP/1.1 answer's head: 1 complete (ret_status set, version copied), 0 more needed, -EBADMSG. */
+int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t version_n) HF_MUST_USE;

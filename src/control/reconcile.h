@@ -1,0 +1,14 @@
+/* What to do with a row and a box at start. Pure: the table is tested as a table. */
+#pragma once
+
+#include "control/control.h"
+
+enum hf_found_box { HF_BOX_NONE, HF_BOX_ALIVE, HF_BOX_DEAD };
+enum hf_settle {
+    HF_SETTLE_ADOPT,    /* it runs and may */
+    HF_SETTLE_KILL,     /* end it with *ret_cause */
+    HF_SETTLE_CONTINUE, /* its kill was under way: finish it */
+};
+/* exit_cause: of a dead box. same_boot: the row was written since the host started. */
+enum hf_settle hf_reconcile_decide(enum hf_state row, enum hf_found_box box, enum hf_box_cause exit_cause,
+                                   bool same_boot, const char **ret_cause, const char **ret_detail);

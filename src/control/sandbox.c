@@ -1,0 +1,382 @@
+/* The sandbox object, its state changes and its creation. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/id.h"
+#include "base/log.h"
+#include "control/control.h"
+#include "control/envd_client.h"
+
+/* ---- object ---- */
+
+struct hf_sandbox *hf_sandbox_ref(struct hf_sandbox *sb)
+{
+    sb->refs++;
+    return sb;
+}
+
+void hf_sandbox_unref(struct hf_sandbox *sb)
+{
+    if (--sb->refs)
+        return;
+    hf_list_del(&sb->node);
+    json_decref(sb->metadata);
+    hf_sandbox_row_done(&sb->row);
+    free(sb->samples);
+    free(sb);
+}
+
+static char *dup_or(const char *s, const char *otherwise)
+{
+    return hf_xstrdup(s && *s ? s : otherwise);
+}
+
+struct hf_sandbox *hf_sandbox_new(struct hf_control *c, const struct hf_sandbox_row *row, enum hf_state state)
+{
+    struct hf_sandbox *sb = hf_new(struct hf_sandbox);
+    sb->c = c;
+    sb->row = *row;
+    sb->row.metadata = dup_or(row->metadata, "{}");
+    sb->row.network = dup_or(row->network, "{}");
+    sb->row.lifecycle = dup_or(row->lifecycle, "{}");
+    sb->row.mounts = dup_or(row->mounts, "[]");
+    sb->metadata = json_loads(sb->row.metadata, 0, NULL);
+    if (!sb->metadata)
+        sb->metadata = json_object();
+    sb->state = state;
+    sb->refs = 1;
+    sb->deadline_boot_ms = row->deadline_boot_ms;
+    hf_list_init(&sb->waiters);
+    hf_list_add_tail(&c->list, &sb->node);
+    (void)hf_map_put(&c->map, hf_str_c(sb->row.id), sb);
+    return sb;
+}
+
+struct hf_sandbox *hf_sandbox_find(struct hf_control *c, const char *tenant, const char *id)
+{
+    struct hf_sandbox *sb = hf_map_get(&c->map, hf_str_c(id));
+    return sb && (!tenant || strcmp(tenant, sb->row.tenant) == 0) ? sb : NULL;
+}
+
+size_t hf_control_count(const struct hf_control *c, const char *tenant, enum hf_state state)
+{
+    size_t n = 0;
+    hf_list_foreach(it, &c->list)
+    {
+        const struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
+        n += sb->state == state && (!tenant || strcmp(tenant, sb->row.tenant) == 0);
+    }
+    return n;
+}
+
+void hf_sandbox_token(const struct hf_control *c, const char *sandbox_id, char out[65])
+{
+    unsigned char mac[HF_SHA256_LEN];
+    hf_hmac_sha256(c->seed, sizeof(c->seed), sandbox_id, strlen(sandbox_id), mac);
+    hf_hex(mac, sizeof(mac), out);
+    explicit_bzero(mac, sizeof(mac));
+}
+
+/* ---- state and history ---- */
+
+static void fill_event(struct hf_event_row *e, const char *tenant, const char *sandbox_id,
+                       const char *session_id, const char *kind, const char *cause, const char *detail)
+{
+    *e = (struct hf_event_row){.time_ms = hf_real_ms()};
+    (void)snprintf(e->tenant, sizeof(e->tenant), "%s", tenant);
+    (void)snprintf(e->sandbox_id, sizeof(e->sandbox_id), "%s", sandbox_id ? sandbox_id : "");
+    (void)snprintf(e->session_id, sizeof(e->session_id), "%s", session_id ? session_id : "");
+    (void)snprintf(e->kind, sizeof(e->kind), "%s", kind);
+    (void)snprintf(e->cause, sizeof(e->cause), "%s", cause ? cause : "");
+    (void)snprintf(e->detail, sizeof(e->detail), "%s", detail ? detail : "");
+}
+
+void hf_control_event(struct hf_control *c, const char *tenant, const char *sandbox_id,
+                      const char *session_id, const char *kind, const char *cause, const char *detail)
+{
+    struct hf_event_row e;
+    fill_event(&e, tenant, sandbox_id, session_id, kind, cause, detail);
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_event(b, &e);
+    hf_meta_commit(c->meta, b, HF_META_LAZY, NULL, NULL);
+}
+
+static void add_state_event(struct hf_sandbox *sb, struct hf_meta_batch *b, const char *from, const char *to)
+{
+    struct hf_event_row e;
+    fill_event(&e, sb->row.tenant, sb->row.id, sb->row.session_id, "sandbox.state", sb->row.cause,
+               sb->row.detail);
+    (void)snprintf(e.from, sizeof(e.from), "%s", from);
+    (void)snprintf(e.to, sizeof(e.to), "%s", to);
+    hf_put_event(b, &e);
+}
+
+void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_state to, const char *cause,
+                     const char *detail)
+{
+    if (!hf_state_may(sb->state, to)) {
+        hf_log_error("forbidden state change", "sandbox=%s from=%s to=%s", sb->row.id,
+                     hf_state_name(sb->state), hf_state_name(to));
+        abort(); /* a programming error; the reconciler settles the rows at the next start */
+    }
+    const char *from = hf_state_name(sb->state);
+    (void)snprintf(sb->row.cause, sizeof(sb->row.cause), "%s", cause);
+    (void)snprintf(sb->row.detail, sizeof(sb->row.detail), "%s", detail ? detail : "");
+    (void)snprintf(sb->row.state, sizeof(sb->row.state), "%s", hf_state_name(to));
+    sb->state = to;
+    hf_set_sandbox_state(b, sb->row.id, from, sb->row.state, sb->row.cause, sb->row.detail, hf_real_ms());
+    add_state_event(sb, b, from, sb->row.state);
+    hf_log_info("sandbox state", "sandbox=%s from=%s to=%s cause=%s detail=%s", sb->row.id, from,
+                sb->row.state, cause, hf_log_quote(sb->row.detail));
+}
+
+/* ---- create ---- */
+
+struct hf_create {
+    struct hf_sandbox *sb;
+    json_t *env;
+    struct hf_envd_call *envd;
+    uint64_t begin_ms;
+    size_t n_mounts;
+    struct {
+        char *image, *path;
+    } mounts[HF_CONTROL_MOUNTS_MAX];
+    hf_sandbox_cb cb;
+    void *arg;
+};
+
+/* Ends the create; with err NULL the sandbox runs. */
+static void finish(struct hf_create *cr, const struct hf_err *err)
+{
+    struct hf_sandbox *sb = cr->sb;
+    sb->create = NULL;
+    if (err)
+        sb->c->counts.create_failed++;
+    else
+        sb->c->counts.created++;
+    cr->cb(cr->arg, err ? NULL : sb, err);
+    for (size_t i = 0; i < cr->n_mounts; i++) {
+        free(cr->mounts[i].image);
+        free(cr->mounts[i].path);
+    }
+    json_decref(cr->env);
+    free(cr);
+    hf_sandbox_unref(sb);
+}
+
+static void killed_meanwhile(struct hf_create *cr)
+{
+    struct hf_err err = {0};
+    (void)hf_err_http(&err, -ECANCELED, 409, "Sandbox %s was killed while it was being created (%s)",
+                      cr->sb->row.id, cr->sb->row.cause);
+    finish(cr, &err);
+}
+
+struct undo {
+    struct hf_create *cr;
+    struct hf_err err;
+};
+
+static void undone(void *arg, const struct hf_err *err)
+{
+    struct undo *u = arg;
+    finish(u->cr, &u->err);
+    free(u);
+}
+
+/* The box exists but can't be used: takes it down and reports `err` once nothing is left of it. */
+static void undo(struct hf_create *cr, const struct hf_err *err)
+{
+    struct undo *u = hf_new(struct undo);
+    u->cr = cr;
+    u->err = *err;
+    hf_sandbox_kill(cr->sb, HF_CAUSE_CREATE_FAILED, err->msg, undone, u);
+}
+
+static void on_running_row(void *arg, int r, const struct hf_err *err)
+{
+    struct hf_create *cr = arg;
+    hf_killpoint("create.running-row");
+    if (cr->sb->state != HF_RUNNING) {
+        killed_meanwhile(cr);
+    } else if (r < 0) {
+        undo(cr, err);
+    } else {
+        hf_log_info("sandbox created", "sandbox=%s template=%s took_ms=%llu", cr->sb->row.id,
+                    cr->sb->row.template_id, (unsigned long long)(hf_mono_ms() - cr->begin_ms));
+        finish(cr, NULL);
+    }
+}
+
+static void on_init(void *arg, const char *version, const struct hf_err *err)
+{
+    struct hf_create *cr = arg;
+    struct hf_sandbox *sb = cr->sb;
+    cr->envd = NULL;
+    if (sb->state != HF_CREATING) {
+        killed_meanwhile(cr);
+        return;
+    }
+    if (err) {
+        undo(cr, err);
+        return;
+    }
+    hf_killpoint("create.envd-init");
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    (void)snprintf(sb->row.envd_version, sizeof(sb->row.envd_version), "%s", version);
+    sb->row.started_ms = hf_real_ms();
+    sb->row.end_ms = sb->row.started_ms + sb->row.timeout_s * 1000;
+    sb->deadline_boot_ms = sb->row.deadline_boot_ms = (int64_t)hf_boot_ms() + sb->row.timeout_s * 1000;
+    hf_set_sandbox_envd(b, sb->row.id, version);
+    hf_set_sandbox_times(b, sb->row.id, sb->row.started_ms, sb->row.end_ms, sb->row.deadline_boot_ms);
+    hf_set_template_spawned(b, sb->row.template_id, sb->row.started_ms);
+    hf_sandbox_move(sb, b, HF_RUNNING, HF_CAUSE_API, "");
+    hf_deadline_arm(sb->c);
+    /* Lazy: a living box whose row still says creating is settled by the reconciler. */
+    hf_meta_commit(sb->c->meta, b, HF_META_LAZY, on_running_row, cr);
+}
+
+static void driver_failed(struct hf_create *cr, const struct hf_err *err)
+{
+    struct hf_sandbox *sb = cr->sb;
+    struct hf_control *c = sb->c;
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_sandbox_move(sb, b, HF_FAILED, HF_CAUSE_CREATE_FAILED, err->msg);
+    hf_meta_commit(c->meta, b, HF_META_LAZY, NULL, NULL);
+    (void)hf_map_del(&c->map, hf_str_c(sb->row.id));
+    hf_sandbox_unref(sb); /* the map's; the create holds its own */
+    finish(cr, err);
+}
+
+static void on_box(void *arg, struct hf_box *box, const struct hf_err *err)
+{
+    struct hf_create *cr = arg;
+    struct hf_sandbox *sb = cr->sb;
+    sb->driver_busy = false;
+    sb->box = box;
+    if (sb->state != HF_CREATING) {
+        hf_sandbox_kill_step(sb);
+        killed_meanwhile(cr);
+        return;
+    }
+    if (err) {
+        driver_failed(cr, err);
+        return;
+    }
+    hf_killpoint("create.box-made");
+    char token[65];
+    hf_sandbox_token(sb->c, sb->row.id, token);
+    struct hf_envd_init init = {.token = token,
+                                .sandbox_id = sb->row.id,
+                                .template_id = sb->row.template_id,
+                                .default_user = "user",
+                                .env = cr->env};
+    cr->envd =
+        hf_envd_init(sb->c->loop, hf_box_control_socket(box), &init, HF_CONTROL_INIT_TIMEOUT_MS, on_init, cr);
+    explicit_bzero(token, sizeof(token));
+}
+
+static void on_row(void *arg, int r, const struct hf_err *err)
+{
+    struct hf_create *cr = arg;
+    struct hf_sandbox *sb = cr->sb;
+    struct hf_control *c = sb->c;
+    if (r < 0 && sb->state == HF_CREATING) {
+        /* Nothing was written and nothing exists: forget it. */
+        sb->state = HF_FAILED;
+        (void)hf_map_del(&c->map, hf_str_c(sb->row.id));
+        hf_sandbox_unref(sb);
+        finish(cr, err);
+        return;
+    }
+    if (sb->state != HF_CREATING) {
+        hf_sandbox_kill_step(sb);
+        killed_meanwhile(cr);
+        return;
+    }
+    if (c->stopping) {
+        /* The row stays `creating`: the next start undoes it. */
+        struct hf_err stop = {0};
+        (void)hf_err_http(&stop, -ESHUTDOWN, 503, "the daemon is going down; try again in a moment");
+        finish(cr, &stop);
+        return;
+    }
+    hf_killpoint("create.row-written");
+    struct hf_box_spec spec = {.sandbox_id = sb->row.id,
+                               .template_id = sb->row.template_id,
+                               .cpu_millis = (uint32_t)sb->row.cpu_millis,
+                               .memory_bytes = (uint64_t)sb->row.memory_bytes,
+                               .pids_max = (uint32_t)sb->row.pids_max,
+                               .disk_bytes = (uint64_t)sb->row.disk_bytes,
+                               .n_mounts = cr->n_mounts};
+    for (size_t i = 0; i < cr->n_mounts; i++)
+        spec.mounts[i] = (struct hf_box_mount){cr->mounts[i].image, cr->mounts[i].path, false};
+    sb->driver_busy = true;
+    c->driver->ops->create(c->driver, &spec, on_box, cr);
+}
+
+void hf_create_killed(struct hf_sandbox *sb)
+{
+    if (sb->create && sb->create->envd)
+        hf_envd_cancel(sb->create->envd);
+}
+
+static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, const struct hf_create_req *req)
+{
+    row->id[0] = 'i';
+    hf_random_id(row->id + 1, HF_SANDBOX_ID_LEN - 1);
+    (void)snprintf(row->tenant, sizeof(row->tenant), "%s", req->tenant);
+    (void)snprintf(row->template_id, sizeof(row->template_id), "%s", req->template_id);
+    (void)snprintf(row->alias, sizeof(row->alias), "%s", req->alias ? req->alias : "");
+    (void)snprintf(row->state, sizeof(row->state), "%s", hf_state_name(HF_CREATING));
+    (void)snprintf(row->cause, sizeof(row->cause), "%s", HF_CAUSE_API);
+    (void)snprintf(row->session_id, sizeof(row->session_id), "%s", req->session_id ? req->session_id : "");
+    (void)snprintf(row->boot_id, sizeof(row->boot_id), "%s", c->boot_id);
+    row->cpu_millis = req->cpu_millis ? req->cpu_millis : c->cfg->default_cpu_millis;
+    row->memory_bytes = req->memory_bytes ? req->memory_bytes : (int64_t)c->cfg->default_memory;
+    row->disk_bytes = req->disk_bytes ? req->disk_bytes : (int64_t)c->cfg->default_disk;
+    row->pids_max = req->pids_max ? req->pids_max : c->cfg->default_pids;
+    row->timeout_s = req->timeout_s;
+    row->created_ms = hf_real_ms();
+    row->epoch = req->epoch;
+    row->metadata = req->metadata ? json_dumps(req->metadata, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
+    /* Every switch is resolved to a value: nothing absent may later be read as open. */
+    row->network = hf_xstrdup("{\"allow_internet_access\":false,\"allow_public_traffic\":true,"
+                              "\"allow_out\":[],\"deny_out\":[\"0.0.0.0/0\",\"::/0\"]}");
+    row->lifecycle = hf_xstrdup("{\"on_timeout\":\"kill\",\"auto_resume\":false}");
+    json_auto_t *mounts = json_array();
+    for (size_t i = 0; i < req->n_mounts; i++)
+        (void)json_array_append_new(
+            mounts, json_pack("{s:s, s:s}", "name", req->mounts[i].name, "path", req->mounts[i].path));
+    row->mounts = json_dumps(mounts, JSON_COMPACT);
+}
+
+void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf_sandbox_cb cb, void *arg,
+                       char ret_id[HF_ROW_ID])
+{
+    hf_killpoint("create.validated");
+    hf_auto_sandbox_row struct hf_sandbox_row row = {0};
+    fill_row(&row, c, req);
+    struct hf_sandbox *sb = hf_sandbox_new(c, &row, HF_CREATING);
+    struct hf_create *cr = hf_new(struct hf_create);
+    cr->sb = hf_sandbox_ref(sb);
+    cr->env = req->env ? json_deep_copy(req->env) : NULL;
+    cr->begin_ms = hf_mono_ms();
+    cr->cb = cb;
+    cr->arg = arg;
+    cr->n_mounts = HF_MIN(req->n_mounts, (size_t)HF_CONTROL_MOUNTS_MAX);
+    for (size_t i = 0; i < cr->n_mounts; i++) {
+        cr->mounts[i].image = hf_xstrdup(req->mounts[i].image);
+        cr->mounts[i].path = hf_xstrdup(req->mounts[i].path);
+    }
+    sb->create = cr;
+    if (ret_id)
+        (void)snprintf(ret_id, HF_ROW_ID, "%s", row.id);
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_sandbox(b, &row);
+    add_state_event(sb, b, "", row.state);
+    if (req->with_row)
+        req->with_row(req->with_row_arg, b, row.id);
+    hf_meta_commit(c->meta, b, 0, on_row, cr);
+}
