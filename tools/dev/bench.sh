@@ -17,7 +17,7 @@ verb_bench() {
     base_template || die "the base template could not be built"
     mkdir -p "$HF_CACHE/bench"
     local upstream=$HF_CACHE/bench/upstream
-    cc -O2 -static -o "$upstream" tests/bench/upstream.c
+    cc -O2 -D_GNU_SOURCE -static -o "$upstream" tests/bench/upstream.c
     # node finds the SDK beside tests/e2e.
     ln -sfn ../e2e/node_modules tests/bench/node_modules
     # A private mount namespace: crun refuses hybrid cgroup trees, and whatever breaks here unmounts itself.
