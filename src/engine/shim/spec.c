@@ -1,0 +1,145 @@
+#include "engine/shim/spec.h"
+
+static int add_claim(const struct hf_cell_spec *s, struct hf_buf *b)
+{
+    int r = hf_kv_add(b, "sandbox_id", s->sandbox_id);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "cpu_millis", s->limits.cpu_millis);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "memory_bytes", s->limits.memory_bytes);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "pids_max", s->limits.pids_max);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "io_bps", s->limits.io_bps);
+    for (size_t i = 0; r == 0 && i < s->n_mounts; i++) {
+        r = hf_kv_add(b, "mount_image", s->mounts[i].image);
+        if (r == 0)
+            r = hf_kv_add(b, "mount_path", s->mounts[i].path);
+        if (r == 0)
+            r = hf_kv_add(b, "mount_mode", s->mounts[i].read_only ? "ro" : "rw");
+    }
+    return r;
+}
+
+int hf_cell_claim_write(const struct hf_cell_spec *s, struct hf_buf *b)
+{
+    return add_claim(s, b);
+}
+
+int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b)
+{
+    const struct {
+        const char *key, *value;
+    } texts[] = {
+        {"template_id", s->template_id},
+        {"dir", s->dir},
+        {"template_dir", s->template_dir},
+        {"blank", s->blank},
+        {"image", s->image},
+        {"envd", s->envd},
+        {"cgroup_root", s->cgroup_root},
+        {"cgroup_group", s->cgroup_group},
+    };
+    int r = hf_kv_add_u64(b, "n", s->n);
+    for (size_t i = 0; r == 0 && i < HF_ARRAY_LEN(texts); i++)
+        r = hf_kv_add(b, texts[i].key, texts[i].value);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "disk_bytes", s->disk_bytes);
+    return r == 0 ? add_claim(s, b) : r;
+}
+
+static int copy_value(struct hf_str v, char *out, size_t cap)
+{
+    if (v.n >= cap)
+        return -ENAMETOOLONG;
+    memcpy(out, v.p, v.n);
+    out[v.n] = '\0';
+    return 0;
+}
+
+/* mount_image starts a mount, the other two keys complete the last one. */
+static int read_mounts(struct hf_str text, struct hf_cell_spec *s)
+{
+    struct hf_str k, v;
+    int r = 0;
+    s->n_mounts = 0;
+    for (size_t pos = 0; r == 0 && hf_kv_next(text, &pos, &k, &v);) {
+        if (!v.p || !hf_str_starts(k, "mount_"))
+            continue;
+        struct hf_cell_mount *m = s->n_mounts ? &s->mounts[s->n_mounts - 1] : NULL;
+        if (hf_str_eq(k, "mount_image")) {
+            if (s->n_mounts == HF_CELL_MOUNTS_MAX)
+                return -E2BIG;
+            m = &s->mounts[s->n_mounts++];
+            *m = (struct hf_cell_mount){0};
+            r = copy_value(v, m->image, sizeof(m->image));
+        } else if (m && hf_str_eq(k, "mount_path")) {
+            r = copy_value(v, m->path, sizeof(m->path));
+        } else if (m && hf_str_eq(k, "mount_mode")) {
+            m->read_only = hf_str_eq(v, "ro");
+        }
+    }
+    return r;
+}
+
+int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s)
+{
+    int r = hf_kv_copy(text, "sandbox_id", s->sandbox_id, sizeof(s->sandbox_id));
+    s->limits.cpu_millis = (uint32_t)hf_kv_u64(text, "cpu_millis", s->limits.cpu_millis);
+    s->limits.memory_bytes = hf_kv_u64(text, "memory_bytes", s->limits.memory_bytes);
+    s->limits.pids_max = (uint32_t)hf_kv_u64(text, "pids_max", s->limits.pids_max);
+    s->limits.io_bps = hf_kv_u64(text, "io_bps", s->limits.io_bps);
+    return r == 0 ? read_mounts(text, s) : r;
+}
+
+int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret)
+{
+    memset(ret, 0, sizeof(*ret));
+    const struct {
+        const char *key;
+        char *out;
+        size_t cap;
+    } texts[] = {
+        {"template_id", ret->template_id, sizeof(ret->template_id)},
+        {"dir", ret->dir, sizeof(ret->dir)},
+        {"template_dir", ret->template_dir, sizeof(ret->template_dir)},
+        {"blank", ret->blank, sizeof(ret->blank)},
+        {"image", ret->image, sizeof(ret->image)},
+        {"envd", ret->envd, sizeof(ret->envd)},
+        {"cgroup_root", ret->cgroup_root, sizeof(ret->cgroup_root)},
+        {"cgroup_group", ret->cgroup_group, sizeof(ret->cgroup_group)},
+    };
+    for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++) {
+        int r = hf_kv_copy(text, texts[i].key, texts[i].out, texts[i].cap);
+        if (r < 0)
+            return r;
+    }
+    ret->n = (uint32_t)hf_kv_u64(text, "n", 0);
+    ret->disk_bytes = hf_kv_u64(text, "disk_bytes", 0);
+    if (!ret->n || !ret->dir[0] || !ret->image[0])
+        return -EINVAL;
+    return hf_cell_claim_read(text, ret);
+}
+
+static const char *const cause_names[] = {"exited", "oom", "killed", "lost"};
+
+int hf_cell_exit_write(const struct hf_cell_exit *e, struct hf_buf *b)
+{
+    int r = hf_kv_add(b, "cause", cause_names[e->cause]);
+    if (r == 0)
+        r = hf_kv_add_int(b, "code", e->code);
+    return r == 0 ? hf_kv_add(b, "detail", e->detail) : r;
+}
+
+int hf_cell_exit_read(struct hf_str text, struct hf_cell_exit *ret)
+{
+    struct hf_str cause = hf_kv_get(text, "cause");
+    for (size_t i = 0; i < HF_ARRAY_LEN(cause_names); i++) {
+        if (!hf_str_eq(cause, cause_names[i]))
+            continue;
+        ret->cause = (enum hf_cell_cause)i;
+        ret->code = (int)hf_kv_int(text, "code", 0);
+        return hf_kv_copy(text, "detail", ret->detail, sizeof(ret->detail));
+    }
+    return -EINVAL;
+}

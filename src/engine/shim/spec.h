@@ -1,0 +1,70 @@
+/* What the daemon tells a shim about its cell, and what a shim tells about itself. Both sides link this.
+ *
+ *   RUN/<n>/lock     flock: held by the daemon while it starts the shim, then by the shim for life
+ *   RUN/<n>/spec     struct hf_cell_spec, written by the daemon before the shim starts
+ *   RUN/<n>/claim    the same keys, written by the shim when a warm cell gets its sandbox
+ *   RUN/<n>/exit     struct hf_cell_exit, written by the shim when PID 1 has ended
+ *   RUN/<n>/shim.sock, ctl.sock, envd.sock; log: what the shim wrote to stderr
+ *
+ * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
+ *   request   op=<op> id=<number> …        op: info claim socket statfs kill
+ *   answer    id=<number> errno=<0 or errno> msg=… …   (socket: the descriptor by SCM_RIGHTS)
+ *   event     event=ready | event=failed errno= msg= | event=exit cause= code= detail= */
+#pragma once
+
+#include "base/err.h"
+#include "engine/shim/cgroup.h"
+#include "engine/shim/kv.h"
+
+#define HF_SHIM_MSG_MAX 16384
+#define HF_SHIM_CLIENT_FD 3 /* the daemon's end is the first client */
+#define HF_SHIM_LOCK_FD 4
+
+#define HF_CELL_PATH_MAX 256
+#define HF_CELL_MOUNT_PATH_MAX 512
+#define HF_CELL_ID_MAX 64
+#define HF_CELL_MOUNTS_MAX 16
+#define HF_CELL_UIDS 65536u /* ids of one cell's range */
+
+struct hf_cell_mount {
+    char image[HF_CELL_PATH_MAX];
+    char path[HF_CELL_MOUNT_PATH_MAX];
+    bool read_only;
+};
+
+struct hf_cell_spec {
+    uint32_t n;                      /* the cell's number */
+    char sandbox_id[HF_CELL_ID_MAX]; /* "" = a warm cell */
+    char template_id[HF_CELL_ID_MAX];
+    char dir[HF_CELL_PATH_MAX];          /* RUN/<n> */
+    char template_dir[HF_CELL_PATH_MAX]; /* RUN/templates/<id> */
+    char blank[HF_CELL_PATH_MAX];        /* cloned to image when that is missing */
+    char image[HF_CELL_PATH_MAX];        /* the writable layer */
+    char envd[HF_CELL_PATH_MAX];
+    char cgroup_root[HF_CELL_PATH_MAX];
+    char cgroup_group[HF_CELL_ID_MAX]; /* "holdfast/<8 hex>" */
+    uint64_t disk_bytes;
+    struct hf_cg_limits limits;
+    size_t n_mounts;
+    struct hf_cell_mount mounts[HF_CELL_MOUNTS_MAX];
+};
+
+/* -EINVAL when a text holds a newline. */
+int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
+/* -EINVAL or -ENAMETOOLONG for what no daemon of ours wrote. */
+int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret) HF_MUST_USE;
+/* The part of a spec that a claim brings: sandbox_id, limits, mounts. Other fields of s are kept. */
+int hf_cell_claim_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
+int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s) HF_MUST_USE;
+
+/* Values as enum hf_box_cause of driver.h; a static assertion in the driver holds them together. */
+enum hf_cell_cause { HF_CELL_EXITED, HF_CELL_OOM, HF_CELL_KILLED, HF_CELL_LOST };
+
+struct hf_cell_exit {
+    enum hf_cell_cause cause;
+    int code; /* exit status, or -signal */
+    char detail[160];
+};
+
+int hf_cell_exit_write(const struct hf_cell_exit *e, struct hf_buf *b) HF_MUST_USE;
+int hf_cell_exit_read(struct hf_str text, struct hf_cell_exit *ret) HF_MUST_USE;
