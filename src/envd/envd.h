@@ -26,7 +26,10 @@ struct envd {
     /* read-only fds from the shim for /metrics, -1 = absent (env HOLDFAST_CGROUP_FDS) */
     int fd_mem_current, fd_mem_max, fd_mem_stat, fd_cpu_usage;
     uint32_t cpu_count;
-    int fd_user_procs; /* cgroup.procs of the user cgroup: children write "0" to it; -1 = none */
+    int fd_user_procs;     /* cgroup.procs of the user cgroup (children write "0" to it) or, on cgroup v2, its
+                              directory (children are cloned into it, which is faster); -1 = none */
+    const char *spool_dir; /* where process output is spooled; NULL = in memory only */
+    bool is_init;          /* PID 1 of a box: may set its clock and host name */
 };
 
 struct envd_user {
@@ -40,7 +43,8 @@ struct envd_user {
 
 /* users.c: reads /etc/passwd and /etc/group of the box itself (no NSS). name "" or NULL = default user.
  * 0, or -ENOENT with err "invalid username: '%s'". Names only, as upstream; numeric ids are accepted too. */
-int envd_user_lookup(const struct envd *e, const char *name, struct envd_user *ret, struct hf_err *err) HF_MUST_USE;
+int envd_user_lookup(const struct envd *e, const char *name, struct envd_user *ret,
+                     struct hf_err *err) HF_MUST_USE;
 /* Name of a uid / gid, the number as text if unknown. */
 void envd_user_name(uid_t uid, char *out, size_t n);
 void envd_group_name(gid_t gid, char *out, size_t n);

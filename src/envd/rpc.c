@@ -25,6 +25,7 @@ struct rpc_call {
     bool timer_active; /* the handle must be closed */
     char user[RPC_USER_MAX];
     unsigned keepalive_s;
+    uint64_t timeout_ms;
     struct hf_buf body; /* unary request */
     struct hf_connect_parser parser;
     json_t *first; /* server stream: its one request message */
@@ -77,6 +78,11 @@ struct hf_str rpc_header(const struct rpc_call *c, const char *name)
 unsigned rpc_keepalive_s(const struct rpc_call *c)
 {
     return c->keepalive_s;
+}
+
+uint64_t rpc_timeout_ms(const struct rpc_call *c)
+{
+    return c->timeout_ms;
 }
 
 bool rpc_is_json(const struct rpc_call *c)
@@ -188,6 +194,14 @@ void rpc_reply(struct rpc_call *c, json_t *msg)
         hf_res_send(c->req, 200, c->json ? "application/json" : "application/proto", b.n ? b.p : "", b.n);
     }
     json_decref(msg);
+}
+
+void rpc_reply_raw(struct rpc_call *c, const void *p, size_t n)
+{
+    if (c->finished || c->closed)
+        return;
+    c->finished = true;
+    hf_res_send(c->req, 200, c->json ? "application/json" : "application/proto", n ? p : "", n);
 }
 
 void rpc_fail(struct rpc_call *c, enum rpc_code code, const char *fmt, ...)
@@ -428,15 +442,14 @@ static bool read_headers(struct rpc_call *c)
         return false;
     }
     c->keepalive_s = rpc_parse_keepalive(hf_req_header(c->req, "keepalive-ping-interval"));
-    uint64_t timeout_ms = 0;
     v = hf_req_header(c->req, "connect-timeout-ms");
-    if (v.p && rpc_parse_timeout(v, &timeout_ms) < 0) {
+    if (v.p && rpc_parse_timeout(v, &c->timeout_ms) < 0) {
         rpc_fail(c, RPC_INVALID_ARGUMENT, "Connect-Timeout-Ms must be a number of at most %d digits",
                  RPC_TIMEOUT_DIGITS);
         return false;
     }
-    if (timeout_ms > 0)
-        arm_deadline(c, timeout_ms);
+    if (c->timeout_ms > 0)
+        arm_deadline(c, c->timeout_ms);
     return true;
 }
 

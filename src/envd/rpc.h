@@ -11,13 +11,26 @@
 #include "envd/pbjson.h"
 #include "wire/http.h"
 
-#define RPC_MESSAGE_MAX (16u * 1024u * 1024u)     /* one request message; test: rpc limits */
-#define RPC_QUEUE_HIGH (1024u * 1024u)            /* bytes queued to one stream before rpc_send says stop */
+#define RPC_MESSAGE_MAX (16u * 1024u * 1024u) /* one request message; test: rpc limits */
+#define RPC_QUEUE_HIGH (1024u * 1024u)        /* bytes queued to one stream before rpc_send says stop */
 
 enum rpc_code {
-    RPC_CANCELED = 1, RPC_UNKNOWN, RPC_INVALID_ARGUMENT, RPC_DEADLINE_EXCEEDED, RPC_NOT_FOUND,
-    RPC_ALREADY_EXISTS, RPC_PERMISSION_DENIED, RPC_RESOURCE_EXHAUSTED, RPC_FAILED_PRECONDITION, RPC_ABORTED,
-    RPC_OUT_OF_RANGE, RPC_UNIMPLEMENTED, RPC_INTERNAL, RPC_UNAVAILABLE, RPC_DATA_LOSS, RPC_UNAUTHENTICATED,
+    RPC_CANCELED = 1,
+    RPC_UNKNOWN,
+    RPC_INVALID_ARGUMENT,
+    RPC_DEADLINE_EXCEEDED,
+    RPC_NOT_FOUND,
+    RPC_ALREADY_EXISTS,
+    RPC_PERMISSION_DENIED,
+    RPC_RESOURCE_EXHAUSTED,
+    RPC_FAILED_PRECONDITION,
+    RPC_ABORTED,
+    RPC_OUT_OF_RANGE,
+    RPC_UNIMPLEMENTED,
+    RPC_INTERNAL,
+    RPC_UNAVAILABLE,
+    RPC_DATA_LOSS,
+    RPC_UNAUTHENTICATED,
 };
 
 enum rpc_kind { RPC_UNARY, RPC_SERVER_STREAM, RPC_CLIENT_STREAM };
@@ -60,6 +73,8 @@ struct hf_str rpc_header(const struct rpc_call *c, const char *name);
 
 /* Unary / client stream: the answer (steals the reference). */
 void rpc_reply(struct rpc_call *c, json_t *msg);
+/* Unary: the answer, encoded already in the call's codec (rpc_is_json tells which); p is copied. */
+void rpc_reply_raw(struct rpc_call *c, const void *p, size_t n);
 /* Stream: one message (steals the reference); 1 when more than RPC_QUEUE_HIGH waits: stop until on_drain. */
 int rpc_send(struct rpc_call *c, json_t *msg);
 /* Stream: one message that is encoded already in the call's codec (rpc_is_json tells which). */
@@ -67,6 +82,8 @@ int rpc_send_raw(struct rpc_call *c, const void *p, size_t n);
 bool rpc_is_json(const struct rpc_call *c);
 /* Seconds of silence after which a stream sends a keepalive (header Keepalive-Ping-Interval, default 90). */
 unsigned rpc_keepalive_s(const struct rpc_call *c);
+/* Connect-Timeout-Ms; 0 = none. */
+uint64_t rpc_timeout_ms(const struct rpc_call *c);
 /* Client stream: stops and restarts the arrival of messages (those read already still come). */
 void rpc_pause_input(struct rpc_call *c);
 void rpc_resume_input(struct rpc_call *c);
