@@ -19,7 +19,10 @@ static void on_sweep(uv_timer_t *t)
 {
     struct hf_http_server *s = t->data;
     uint64_t now = uv_now(s->loop);
-    hf_list_foreach_safe(it, &s->conns) hf_conn_sweep(hf_list_entry(it, struct hf_conn, node), now);
+    hf_list_foreach_safe(it, &s->conns)
+    {
+        hf_conn_sweep(hf_list_entry(it, struct hf_conn, node), now);
+    }
     if (hf_list_empty(&s->conns)) {
         (void)uv_timer_stop(t);
         s->sweeping = false;
@@ -208,7 +211,10 @@ uint16_t hf_http_server_port(const struct hf_http_server *s)
 void hf_http_server_stop(struct hf_http_server *s)
 {
     s->stopping = true;
-    hf_list_foreach_safe(it, &s->listeners) close_listener(hf_list_entry(it, struct hf_listener, node));
+    hf_list_foreach_safe(it, &s->listeners)
+    {
+        close_listener(hf_list_entry(it, struct hf_listener, node));
+    }
 }
 
 static void on_own_closed(uv_handle_t *h)
@@ -224,7 +230,10 @@ void hf_http_server_free(struct hf_http_server *s, void (*on_closed)(void *arg),
     s->on_closed = on_closed;
     s->on_closed_arg = arg;
     hf_http_server_stop(s);
-    hf_list_foreach_safe(it, &s->conns) hf_conn_close(hf_list_entry(it, struct hf_conn, node), false);
+    hf_list_foreach_safe(it, &s->conns)
+    {
+        hf_conn_close(hf_list_entry(it, struct hf_conn, node), false);
+    }
     uv_close((uv_handle_t *)&s->prepare, on_own_closed);
     uv_close((uv_handle_t *)&s->sweep, on_own_closed);
 }

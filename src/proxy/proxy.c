@@ -1,0 +1,240 @@
+/* The proxy's life, its boxes and pools, and the sweep of timeouts. */
+#include "proxy/proxy_int.h"
+
+#include <sys/socket.h>
+
+void hf_proxy_ref(struct hf_proxy *p)
+{
+    p->refs++;
+}
+
+void hf_proxy_unref(struct hf_proxy *p)
+{
+    if (--p->refs)
+        return;
+    while (p->free_px) {
+        struct hf_px *px = p->free_px;
+        p->free_px = px->next_free;
+        free(px);
+    }
+    hf_map_done(&p->boxes);
+    hf_buf_done(&p->scratch);
+    free(p->read_buf);
+    free(p->domain);
+    free(p);
+}
+
+void hf_stream_linger0(uv_stream_t *s)
+{
+    struct linger l = {1, 0};
+    uv_os_fd_t fd;
+    if (s->type == UV_TCP && uv_fileno((uv_handle_t *)s, &fd) == 0)
+        (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof(l));
+}
+
+struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct hf_proxy_ops *ops, void *self)
+{
+    struct hf_proxy *p = hf_new(struct hf_proxy);
+    const char *d = domain ? domain : "localhost";
+    const char *colon = strrchr(d, ':'); /* "sbx.test:8443": ports do not matter in a Host */
+    p->loop = loop;
+    p->domain_n = colon ? (size_t)(colon - d) : strlen(d);
+    p->domain = hf_xstrndup(d, p->domain_n);
+    for (char *c = p->domain; *c; c++)
+        if (*c >= 'A' && *c <= 'Z')
+            *c = (char)(*c | 0x20);
+    p->ops = ops;
+    p->self = self;
+    p->scratch.max = 2 * HF_HTTP_HEAD_MAX;
+    p->read_buf = hf_xmalloc(HF_PROXY_READ_SIZE);
+    hf_proxy_set_timeouts(p, 0, 0, 0);
+    (void)uv_timer_init(loop, &p->sweep);
+    p->sweep.data = p;
+    p->refs = 1; /* the timer */
+    return p;
+}
+
+void hf_proxy_set_timeouts(struct hf_proxy *p, uint64_t connect_ms, uint64_t idle_ms,
+                           uint64_t upstream_idle_ms)
+{
+    p->connect_ms = connect_ms ? connect_ms : HF_PROXY_CONNECT_TIMEOUT_MS;
+    p->idle_ms = idle_ms ? idle_ms : HF_PROXY_IDLE_TIMEOUT_MS;
+    p->upstream_idle_ms = upstream_idle_ms ? upstream_idle_ms : HF_PROXY_UPSTREAM_IDLE_MS;
+}
+
+/* ---- boxes ---- */
+
+static void free_box(struct hf_proxy *p, struct hf_box *box)
+{
+    (void)hf_map_del(&p->boxes, hf_str_c(box->id));
+    hf_list_foreach_safe(it, &box->pools)
+    {
+        free(hf_list_entry(it, struct hf_pool, node));
+    }
+    free(box);
+}
+
+static void drop_box(struct hf_proxy *p, struct hf_box *box)
+{
+    hf_list_foreach_safe(it, &box->exchanges)
+    {
+        hf_px_cut(hf_list_entry(it, struct hf_px, node));
+    }
+    hf_tunnel_cut_all(box);
+    hf_list_foreach(it, &box->pools)
+    {
+        struct hf_pool *pool = hf_list_entry(it, struct hf_pool, node);
+        while (!hf_list_empty(&pool->idle))
+            hf_upstream_close(hf_list_entry(pool->idle.next, struct hf_upstream, node));
+    }
+    free_box(p, box);
+}
+
+void hf_proxy_drop(struct hf_proxy *p, const char *sandbox_id)
+{
+    struct hf_box *box = hf_map_get(&p->boxes, hf_str_c(sandbox_id));
+    if (box)
+        drop_box(p, box);
+}
+
+static void sweep_pool(struct hf_proxy *p, struct hf_pool *pool, uint64_t now)
+{
+    /* The longest idle one is the last. */
+    while (!hf_list_empty(&pool->idle)) {
+        struct hf_upstream *up = hf_list_entry(pool->idle.prev, struct hf_upstream, node);
+        if (now - up->idle_since_ms <= p->upstream_idle_ms)
+            return;
+        hf_upstream_close(up);
+    }
+}
+
+/* True when nothing is left in it. */
+static bool sweep_box(struct hf_proxy *p, struct hf_box *box, uint64_t now)
+{
+    hf_list_foreach_safe(it, &box->exchanges)
+    {
+        hf_px_sweep(hf_list_entry(it, struct hf_px, node), now);
+    }
+    hf_tunnel_sweep(box, now, p->idle_ms);
+    hf_list_foreach_safe(it, &box->pools)
+    {
+        struct hf_pool *pool = hf_list_entry(it, struct hf_pool, node);
+        sweep_pool(p, pool, now);
+        if (pool->users || !hf_list_empty(&pool->idle))
+            continue;
+        hf_list_del(&pool->node);
+        free(pool);
+    }
+    return hf_list_empty(&box->pools) && hf_list_empty(&box->tunnels);
+}
+
+static void on_sweep(uv_timer_t *timer)
+{
+    struct hf_proxy *p = timer->data;
+    uint64_t now = uv_now(p->loop);
+    size_t pos = 0;
+    struct hf_box *box;
+    while ((box = hf_map_next(&p->boxes, &pos, NULL))) {
+        if (!sweep_box(p, box, now))
+            continue;
+        free_box(p, box);
+        pos = 0; /* the map has changed */
+    }
+    if (p->boxes.len)
+        return;
+    (void)uv_timer_stop(&p->sweep);
+    p->sweeping = false;
+}
+
+static void start_sweep(struct hf_proxy *p)
+{
+    uint64_t ms = HF_MIN(HF_MIN(p->connect_ms, p->idle_ms), p->upstream_idle_ms) / 4;
+    ms = HF_MIN(HF_MAX(ms, 5u), HF_PROXY_SWEEP_MS);
+    (void)uv_timer_start(&p->sweep, on_sweep, ms, ms);
+    uv_unref((uv_handle_t *)&p->sweep);
+    p->sweeping = true;
+}
+
+struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port)
+{
+    struct hf_box *box = hf_map_get(&p->boxes, id);
+    if (!box) {
+        box = hf_new(struct hf_box);
+        memcpy(box->id, id.p, id.n);
+        hf_list_init(&box->pools);
+        hf_list_init(&box->exchanges);
+        hf_list_init(&box->tunnels);
+        (void)hf_map_put(&p->boxes, id, box);
+        if (!p->sweeping)
+            start_sweep(p);
+    }
+    hf_list_foreach(it, &box->pools)
+    {
+        struct hf_pool *pool = hf_list_entry(it, struct hf_pool, node);
+        if (pool->port == port)
+            return pool;
+    }
+    struct hf_pool *pool = hf_new(struct hf_pool);
+    pool->box = box;
+    pool->port = port;
+    hf_list_init(&pool->idle);
+    hf_list_add_head(&box->pools, &pool->node);
+    return pool;
+}
+
+/* ---- requests ---- */
+
+void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req)
+{
+    struct hf_target t;
+    struct hf_route route = {0};
+    const char *why = "";
+    if (hf_route_parse(p, req, &t, &why) < 0) {
+        hf_res_error(req, 400, "%s", why);
+        return;
+    }
+    if (t.port == HF_PROXY_ENVD_PORT) {
+        int r = hf_route_reserved(hf_req_path(req));
+        if (r < 0)
+            hf_res_error(req, 400, "the path has a malformed percent-encoding");
+        else if (r > 0)
+            hf_route_answer_reserved(req);
+        if (r)
+            return;
+    }
+    p->ops->lookup(p->self, hf_str_c(t.id), &route);
+    switch (route.state) {
+    case HF_ROUTE_NOT_FOUND:
+        hf_route_answer(req, 502, t.id, "The sandbox was not found", 0);
+        return;
+    case HF_ROUTE_TRANSITION:
+        hf_route_answer(req, 409, t.id, "The sandbox is changing its state, try again in a moment", 0);
+        return;
+    default:
+        hf_px_start(p, req, hf_proxy_pool(p, hf_str_c(t.id), t.port), &route);
+    }
+}
+
+void hf_proxy_stats(const struct hf_proxy *p, struct hf_proxy_stats *ret)
+{
+    *ret = p->stats;
+}
+
+static void on_timer_closed(uv_handle_t *h)
+{
+    hf_proxy_unref(h->data);
+}
+
+void hf_proxy_free(struct hf_proxy *p)
+{
+    if (!p || p->freed)
+        return;
+    p->freed = true;
+    size_t pos = 0;
+    struct hf_box *box;
+    while ((box = hf_map_next(&p->boxes, &pos, NULL))) {
+        drop_box(p, box);
+        pos = 0;
+    }
+    uv_close((uv_handle_t *)&p->sweep, on_timer_closed);
+}

@@ -1,0 +1,159 @@
+/* Internals of the data-plane proxy.
+ *
+ * Ownership. A box (one per sandbox id that has traffic) owns its pools and lists; it goes at a sweep when
+ * nothing is left in it. An exchange (hf_px) lives from hf_proxy_handle to the request's on_close. An
+ * upstream belongs to its exchange, or to its pool while idle, and is freed by its stream's close callback.
+ * A tunnel owns both its streams. The proxy itself stays until everything that may call back into it is gone
+ * (refs). All on the loop's thread. */
+#pragma once
+
+#include "base/list.h"
+#include "base/map.h"
+#include "proxy/proxy.h"
+#include "wire/http_int.h"
+
+#define HF_PROXY_ENVD_PORT 49983u
+#define HF_PROXY_SANDBOX_ID_MAX 64u
+#define HF_PROXY_READ_SIZE 65536u
+#define HF_PROXY_QUEUE_LOW (64u * 1024u)
+#define HF_PROXY_SWEEP_MS 1000u
+#define HF_PROXY_FREE_PX 64u
+/* Pieces of a response body that one write to the client can carry, beside head and framing. */
+#define HF_PROXY_GATHER 16u
+
+struct hf_pool {
+    struct hf_list node, idle; /* idle: most recently used first */
+    struct hf_box *box;
+    size_t idle_n, users; /* users: exchanges */
+    uint16_t port;
+};
+
+struct hf_box {
+    struct hf_list pools, exchanges, tunnels;
+    char id[HF_PROXY_SANDBOX_ID_MAX + 1];
+};
+
+struct hf_gather {
+    uv_buf_t v[HF_PROXY_GATHER];
+    unsigned n;
+    size_t total;
+};
+
+struct hf_proxy {
+    uv_loop_t *loop;
+    char *domain;
+    size_t domain_n;
+    const struct hf_proxy_ops *ops;
+    void *self;
+    struct hf_map boxes;
+    struct hf_px *free_px;
+    size_t free_n;
+    struct hf_buf scratch; /* a head being written */
+    struct hf_gather gather;
+    char *read_buf;
+    uv_timer_t sweep;
+    bool sweeping, freed;
+    size_t refs;
+    uint64_t connect_ms, idle_ms, upstream_idle_ms;
+    struct hf_proxy_stats stats;
+};
+
+struct hf_upstream {
+    struct hf_list node; /* in pool->idle */
+    struct hf_proxy *proxy;
+    struct hf_pool *pool; /* NULL after hf_proxy_drop */
+    struct hf_px *px;     /* NULL while idle */
+    uv_stream_t *stream;
+    struct hf_outq out;
+    uint64_t idle_since_ms;
+    bool reading, closing, used; /* used: it has carried an exchange before */
+};
+
+enum hf_px_mode { HF_PX_HEAD, HF_PX_LENGTH, HF_PX_CHUNKED, HF_PX_EOF, HF_PX_DONE };
+
+struct hf_dial {
+    struct hf_proxy *proxy;
+    struct hf_px *px; /* NULL once nobody waits any more */
+};
+
+struct hf_px {
+    struct hf_list node; /* in box->exchanges */
+    struct hf_proxy *proxy;
+    struct hf_box *box; /* NULL after hf_proxy_drop */
+    struct hf_pool *pool;
+    struct hf_req *req;
+    struct hf_upstream *up;
+    struct hf_dial *dial;
+    struct hf_px *next_free;
+    void *handle;      /* route.handle, for a second dial */
+    char *envd_socket; /* for a second connect, only while connecting */
+    uint64_t last_ms, connect_since_ms;
+    int64_t left; /* of a response body with a length */
+    uint8_t mode; /* enum hf_px_mode */
+    bool connecting, body_sent, ended, retried, expect, answered, for_head, head_pending, client_chunked;
+    bool reset;             /* the upstream said something of its own accord or broke: don't reuse */
+    bool write_failed;      /* the upstream takes no more of the request */
+    bool unsent;            /* … and has not had a byte of it */
+    struct hf_buf head_buf; /* a response head that came in pieces */
+    llhttp_t parser;
+    struct hf_head head; /* of the response */
+};
+
+/* ---- proxy.c ---- */
+struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port);
+void hf_proxy_ref(struct hf_proxy *p);
+void hf_proxy_unref(struct hf_proxy *p);
+/* Overrides of the timeouts, for tests; 0 keeps a default. */
+void hf_proxy_set_timeouts(struct hf_proxy *p, uint64_t connect_ms, uint64_t idle_ms,
+                           uint64_t upstream_idle_ms);
+void hf_stream_linger0(uv_stream_t *s);
+
+/* ---- route.c ---- */
+struct hf_target {
+    char id[HF_PROXY_SANDBOX_ID_MAX + 1];
+    uint16_t port;
+};
+/* 0, or -EINVAL with the reason for a 400. */
+int hf_route_parse(const struct hf_proxy *p, const struct hf_req *req, struct hf_target *ret,
+                   const char **why);
+/* Path of envd that belongs to the control plane, in whatever spelling. 1, 0, -EINVAL for bad encoding. */
+int hf_route_reserved(struct hf_str path);
+void hf_route_answer(struct hf_req *req, int status, const char *id, const char *message, int port);
+void hf_route_answer_reserved(struct hf_req *req);
+
+/* ---- head_out.c: heads as they go out, in p->scratch ---- */
+int hf_put_request_head(struct hf_proxy *p, const struct hf_px *px) HF_MUST_USE;
+/* base: the bytes of px->head. */
+int hf_put_response_head(struct hf_proxy *p, const struct hf_px *px, const char *base) HF_MUST_USE;
+/* 101 and other 1xx. */
+int hf_put_interim_head(struct hf_proxy *p, const struct hf_px *px, const char *base) HF_MUST_USE;
+
+/* ---- exchange.c ---- */
+void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, const struct hf_route *route);
+/* Answers 502/504, or cuts the connection when the response has begun. */
+void hf_px_fail(struct hf_px *px, int status, const char *message);
+void hf_px_upstream_failed(struct hf_px *px, const char *message);
+void hf_px_cut(struct hf_px *px);
+void hf_px_sweep(struct hf_px *px, uint64_t now);
+void hf_px_attach(struct hf_px *px, struct hf_upstream *up);
+
+/* ---- upstream.c ---- */
+struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool check);
+void hf_upstream_put(struct hf_upstream *up);
+void hf_upstream_close(struct hf_upstream *up);
+void hf_upstream_connect(struct hf_px *px);
+void hf_upstream_read(struct hf_upstream *up, bool on);
+/* Takes the stream out; the upstream is freed. */
+uv_stream_t *hf_upstream_release(struct hf_upstream *up);
+
+/* ---- response.c ---- */
+void hf_px_response(struct hf_px *px, const char *p, size_t n);
+/* The upstream's stream ended (status UV_EOF) or failed. */
+void hf_px_response_end(struct hf_px *px, int status);
+
+/* ---- tunnel.c ---- */
+struct hf_tunnel;
+void hf_tunnel_start(struct hf_proxy *p, struct hf_box *box, uv_stream_t *client, uv_stream_t *up,
+                     struct hf_str to_client, struct hf_str to_up);
+void hf_tunnel_cut_all(struct hf_box *box);
+void hf_tunnel_sweep(struct hf_box *box, uint64_t now, uint64_t idle_ms);

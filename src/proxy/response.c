@@ -1,0 +1,276 @@
+/* The way back: what the upstream says, checked, re-framed and passed on with one write per read. */
+#include <stdio.h>
+
+#include "proxy/proxy_int.h"
+
+#define MSG_BAD "The sandbox answered with something that is not HTTP/1.1"
+#define MSG_CLOSED "The sandbox closed the connection without an answer"
+
+static void gather_reset(struct hf_gather *g)
+{
+    g->n = 0;
+    g->total = 0;
+}
+
+/* Writes head (if it is due), what was gathered, and the end. */
+static void emit(struct hf_px *px, bool complete)
+{
+    struct hf_proxy *p = px->proxy;
+    struct hf_gather *g = &p->gather;
+    uv_buf_t v[HF_PROXY_GATHER + 3];
+    char line[32];
+    unsigned n = 0;
+    if (px->head_pending)
+        v[n++] = uv_buf_init(p->scratch.p, (unsigned)p->scratch.n);
+    px->head_pending = false;
+    if (px->client_chunked && g->total) {
+        int len = snprintf(line, sizeof(line), "%zx\r\n", g->total);
+        v[n++] = uv_buf_init(line, (unsigned)len);
+    }
+    memcpy(v + n, g->v, g->n * sizeof(*g->v));
+    n += g->n;
+    if (px->client_chunked && (g->total || complete)) {
+        static const char end[] = "\r\n0\r\n\r\n";
+        const char *from = g->total ? end : end + 2;
+        v[n++] = uv_buf_init((char *)from, (unsigned)((g->total ? 2u : 0u) + (complete ? 5u : 0u)));
+    }
+    gather_reset(g);
+    if (n)
+        hf_conn_writev(px->req->conn, v, n);
+}
+
+static void gather(struct hf_px *px, const char *p, size_t n)
+{
+    struct hf_gather *g = &px->proxy->gather;
+    if (!n)
+        return;
+    if (g->n == HF_PROXY_GATHER)
+        emit(px, false);
+    g->v[g->n++] = uv_buf_init((char *)p, (unsigned)n);
+    g->total += n;
+}
+
+static int on_body(llhttp_t *parser, const char *at, size_t n)
+{
+    gather(parser->data, at, n);
+    return 0;
+}
+
+static int on_message_complete(llhttp_t *parser)
+{
+    struct hf_px *px = parser->data;
+    px->mode = HF_PX_DONE;
+    return HPE_PAUSED;
+}
+
+static const llhttp_settings_t settings = {.on_body = on_body, .on_message_complete = on_message_complete};
+
+/* The response is complete: the client's connection and the upstream's go their own ways. */
+static void complete(struct hf_px *px)
+{
+    struct hf_upstream *up = px->up;
+    struct hf_req *req = px->req;
+    struct hf_conn *c = req->conn;
+    px->up = NULL;
+    up->px = NULL;
+    if (px->head.keep_alive && px->ended && !px->reset && !hf_outq_len(&up->out))
+        hf_upstream_put(up);
+    else
+        hf_upstream_close(up);
+    if (c->closing)
+        return;
+    req->paused = false;
+    req->res_ended = true;
+    /* px is gone after this, unless bytes still wait for the client. */
+    if (!hf_conn_try_finish(c) || c->in.n || !c->reading)
+        hf_conn_mark(c);
+}
+
+/* Between two reads: the client may be slow or gone. */
+static void after_piece(struct hf_px *px)
+{
+    struct hf_conn *c = px->req->conn;
+    if (px->mode == HF_PX_DONE) {
+        complete(px);
+        return;
+    }
+    if (c->closing || hf_conn_queued(c) <= HF_PROXY_QUEUE_HIGH)
+        return;
+    px->req->want_drain = true;
+    hf_upstream_read(px->up, false);
+}
+
+static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, size_t n)
+{
+    struct hf_proxy *p = px->proxy;
+    struct hf_upstream *up = px->up;
+    struct hf_box *box = px->box;
+    hf_auto_buf struct hf_buf early = {0};
+    hf_auto_buf struct hf_buf first = HF_BUF_INIT(HF_PROXY_RESPONSE_HEAD_MAX + 1024 + HF_PROXY_READ_SIZE);
+    if (!px->req->head.upgrade || !px->ended || hf_outq_len(&up->out)) {
+        hf_px_fail(px, 502, "The sandbox switched protocols without being asked");
+        return;
+    }
+    int r = hf_put_interim_head(p, px, base);
+    r = r < 0 ? r : hf_buf_add(&first, p->scratch.p, p->scratch.n);
+    r = r < 0 ? r : hf_buf_add(&first, rest, n);
+    if (r < 0) {
+        hf_px_fail(px, 502, MSG_BAD);
+        return;
+    }
+    px->up = NULL;
+    up->px = NULL;
+    uv_stream_t *client = hf_req_hijack(px->req, &early); /* px is gone after this */
+    if (!client) {
+        hf_upstream_close(up);
+        return;
+    }
+    hf_tunnel_start(p, box, client, hf_upstream_release(up), (struct hf_str){first.p, first.n},
+                    (struct hf_str){early.p, early.n});
+}
+
+/* 100 and 103 go through to clients that can read them. */
+static int interim(struct hf_px *px, const char *base)
+{
+    struct hf_req *req = px->req;
+    if (px->head.status == 100) {
+        if (!px->expect)
+            return 0;
+        px->expect = false;
+    }
+    if (req->head.minor == 0)
+        return 0;
+    int r = hf_put_interim_head(px->proxy, px, base);
+    if (r < 0)
+        return r;
+    uv_buf_t b = uv_buf_init(px->proxy->scratch.p, (unsigned)px->proxy->scratch.n);
+    hf_conn_writev(req->conn, &b, 1);
+    return 0;
+}
+
+/* A second parser must agree with ours about the framing. */
+static int start_llhttp(struct hf_px *px, const char *base)
+{
+    llhttp_init(&px->parser, HTTP_RESPONSE, &settings);
+    px->parser.data = px;
+    llhttp_errno_t e = llhttp_execute(&px->parser, base, px->head.pos);
+    return e == HPE_OK && px->mode == HF_PX_CHUNKED ? 0 : -EPROTO;
+}
+
+static int final_head(struct hf_px *px, const char *base)
+{
+    struct hf_head *h = &px->head;
+    struct hf_req *req = px->req;
+    px->mode = h->length == HF_BODY_CHUNKED     ? HF_PX_CHUNKED
+               : h->length == HF_BODY_UNTIL_EOF ? HF_PX_EOF
+               : h->length == 0                 ? HF_PX_DONE
+                                                : HF_PX_LENGTH;
+    px->left = h->length;
+    if (px->mode == HF_PX_CHUNKED && start_llhttp(px, base) < 0)
+        return -EPROTO;
+    bool no_length = px->mode == HF_PX_CHUNKED || px->mode == HF_PX_EOF;
+    px->client_chunked = no_length && req->head.minor == 1;
+    /* Without chunks only the close tells where the body ends; and a body that the upstream never asked for
+     * may or may not come. */
+    if ((no_length && !px->client_chunked) || (px->expect && !px->ended) || req->conn->server->stopping)
+        req->keep_alive = false;
+    int r = hf_put_response_head(px->proxy, px, base);
+    if (r < 0)
+        return r;
+    px->answered = true;
+    px->head_pending = true;
+    req->res_started = true;
+    return 0;
+}
+
+static void body(struct hf_px *px, const char *p, size_t n)
+{
+    size_t used = 0;
+    if (px->mode == HF_PX_LENGTH) {
+        used = (size_t)HF_MIN((uint64_t)px->left, n);
+        px->left -= (int64_t)used;
+        gather(px, p, used);
+        if (!px->left)
+            px->mode = HF_PX_DONE;
+    } else if (px->mode == HF_PX_EOF) {
+        used = n;
+        gather(px, p, n);
+    } else if (px->mode == HF_PX_CHUNKED && n) {
+        llhttp_errno_t e = llhttp_execute(&px->parser, p, n);
+        used = e == HPE_PAUSED ? (size_t)(llhttp_get_error_pos(&px->parser) - p) : n;
+        if (e != HPE_OK && e != HPE_PAUSED) {
+            gather_reset(&px->proxy->gather);
+            hf_px_fail(px, 502, MSG_BAD);
+            return;
+        }
+    }
+    if (used < n)
+        px->reset = true; /* more than was asked for */
+    if (px->req->conn->closing) {
+        gather_reset(&px->proxy->gather);
+        return;
+    }
+    emit(px, px->mode == HF_PX_DONE);
+    after_piece(px);
+}
+
+/* Feeds the head scanner. Returns the head's bytes when it is complete, else NULL. */
+static const char *feed_head(struct hf_px *px, const char *p, size_t n, size_t *ret_used, int *ret_r)
+{
+    enum hf_head_result res = hf_head_feed(&px->head, p, n, ret_used);
+    *ret_r = res == HF_HEAD_BAD ? -EPROTO : 0;
+    if (res == HF_HEAD_DONE && !px->head_buf.n)
+        return p;
+    if (res != HF_HEAD_BAD)
+        *ret_r = hf_buf_add(&px->head_buf, p, *ret_used);
+    return res == HF_HEAD_DONE && *ret_r == 0 ? px->head_buf.p : NULL;
+}
+
+void hf_px_response(struct hf_px *px, const char *p, size_t n)
+{
+    px->last_ms = uv_now(px->proxy->loop);
+    while (px->mode == HF_PX_HEAD) {
+        size_t used;
+        int r;
+        const char *base = feed_head(px, p, n, &used, &r);
+        p += used;
+        n -= used;
+        if (base && r == 0)
+            r = hf_head_check_response(&px->head, base, px->for_head);
+        if (base && r == 0 && px->head.status == 101) {
+            begin_tunnel(px, base, p, n);
+            return;
+        }
+        if (base && r == 0)
+            r = px->head.status < 200 ? interim(px, base) : final_head(px, base);
+        if (r < 0) {
+            px->head_pending = false;
+            hf_px_fail(px, 502, MSG_BAD);
+            return;
+        }
+        if (!base)
+            return;
+        if (px->mode == HF_PX_HEAD) {
+            hf_head_init(&px->head, true);
+            hf_buf_clear(&px->head_buf);
+        }
+        if (px->mode == HF_PX_HEAD && (!n || px->req->conn->closing))
+            return;
+    }
+    body(px, p, n);
+}
+
+void hf_px_response_end(struct hf_px *px, int status)
+{
+    if (px->mode == HF_PX_EOF && status == UV_EOF) {
+        px->mode = HF_PX_DONE;
+        px->reset = true;
+        emit(px, true);
+        complete(px);
+        return;
+    }
+    if (px->answered)
+        hf_px_fail(px, 502, MSG_CLOSED); /* a cut, never a clean end */
+    else
+        hf_px_upstream_failed(px, MSG_CLOSED);
+}
