@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+HF_PRINTF(4, 0)
 static void set(struct hf_err *err, int r, int status, const char *fmt, va_list ap)
 {
     err->r = r;

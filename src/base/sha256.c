@@ -16,6 +16,17 @@ static uint32_t ror(uint32_t x, int n)
     return x >> n | x << (32 - n);
 }
 
+/* One round on the state words a … h; eight of them with rotated names move nothing around (images of
+ * hundreds of MiB are hashed). */
+#define ROUND(a, b, c, d, e, f, g, hh, i)                                                                    \
+    do {                                                                                                     \
+        uint32_t t1_ = s[hh] + (ror(s[e], 6) ^ ror(s[e], 11) ^ ror(s[e], 25)) +                              \
+                       (s[g] ^ (s[e] & (s[f] ^ s[g]))) + K[i] + w[i];                                        \
+        s[d] += t1_;                                                                                         \
+        s[hh] =                                                                                              \
+            t1_ + (ror(s[a], 2) ^ ror(s[a], 13) ^ ror(s[a], 22)) + ((s[a] & s[b]) | (s[c] & (s[a] | s[b]))); \
+    } while (0)
+
 static void compress(uint32_t h[8], const unsigned char *p)
 {
     uint32_t w[64], s[8];
@@ -26,14 +37,15 @@ static void compress(uint32_t h[8], const unsigned char *p)
         w[i] = w[i - 16] + (ror(w[i - 15], 7) ^ ror(w[i - 15], 18) ^ w[i - 15] >> 3) + w[i - 7] +
                (ror(w[i - 2], 17) ^ ror(w[i - 2], 19) ^ w[i - 2] >> 10);
     memcpy(s, h, sizeof(s));
-    for (int i = 0; i < 64; i++) {
-        uint32_t t1 = s[7] + (ror(s[4], 6) ^ ror(s[4], 11) ^ ror(s[4], 25)) +
-                      ((s[4] & s[5]) ^ (~s[4] & s[6])) + K[i] + w[i];
-        uint32_t t2 =
-            (ror(s[0], 2) ^ ror(s[0], 13) ^ ror(s[0], 22)) + ((s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]));
-        memmove(s + 1, s, 7 * sizeof(s[0]));
-        s[4] += t1;
-        s[0] = t1 + t2;
+    for (int i = 0; i < 64; i += 8) {
+        ROUND(0, 1, 2, 3, 4, 5, 6, 7, i);
+        ROUND(7, 0, 1, 2, 3, 4, 5, 6, i + 1);
+        ROUND(6, 7, 0, 1, 2, 3, 4, 5, i + 2);
+        ROUND(5, 6, 7, 0, 1, 2, 3, 4, i + 3);
+        ROUND(4, 5, 6, 7, 0, 1, 2, 3, i + 4);
+        ROUND(3, 4, 5, 6, 7, 0, 1, 2, i + 5);
+        ROUND(2, 3, 4, 5, 6, 7, 0, 1, i + 6);
+        ROUND(1, 2, 3, 4, 5, 6, 7, 0, i + 7);
     }
     for (int i = 0; i < 8; i++)
         h[i] += s[i];
