@@ -162,9 +162,10 @@ int fs_open_write(const char *path, const struct envd_user *u, uint64_t want, st
         t.ino = st.st_ino;
         r = check_space(t.fd, &st, want, path, err);
     }
-    if (r == 0 && fchown(t.fd, u->uid, u->gid) < 0)
+    /* Only what changes something: each of these is an event for whoever watches the directory. */
+    if (r == 0 && (st.st_uid != u->uid || st.st_gid != u->gid) && fchown(t.fd, u->uid, u->gid) < 0)
         r = fs_err(err, -errno, "changing file ownership of", path);
-    if (r == 0 && ftruncate(t.fd, 0) < 0)
+    if (r == 0 && st.st_size && ftruncate(t.fd, 0) < 0)
         r = fs_err(err, -errno, "emptying", path);
     if (r < 0) {
         (void)!fs_target_close(&t, path, true);
