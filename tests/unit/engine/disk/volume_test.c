@@ -68,9 +68,8 @@ static void creates_once(void **state)
 static void belongs_to_the_user(void **state)
 {
     struct hf_err err = {0};
-    char *path = NULL;
+    hf_auto_free char *path = NULL;
     assert_ok(hf_disk_volume_create(fixture_data, "ws-2", 64 * MIB, &path, &err), &err);
-    hf_auto_free char *owned = path;
     hf_auto_close int fd = hf_image_open_locked(path, false, &err);
     hf_auto_close int mnt = hf_image_mount(fd, false, MOUNT_ATTR_NODEV, NULL, &err);
     assert_ok(mnt, &err);
