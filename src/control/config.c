@@ -243,24 +243,27 @@ static int load_default_file(struct hf_config *c, struct hf_err *err)
     return r == -ENOENT ? 0 : r;
 }
 
-static const char *env_of(const struct setting *s)
+#define ENV_NAME_MAX 64u
+
+/* "warm_pool" is HOLDFAST_WARM_POOL in the environment. */
+static void env_name(const struct setting *s, char out[ENV_NAME_MAX])
 {
-    char name[64] = "HOLDFAST_";
-    size_t n = strlen(name);
-    for (const char *p = s->name; *p && n + 1 < sizeof(name); p++)
-        name[n++] = (char)(*p >= 'a' && *p <= 'z' ? *p - 'a' + 'A' : *p);
-    name[n] = '\0';
-    return getenv(name);
+    (void)snprintf(out, ENV_NAME_MAX, "HOLDFAST_%s", s->name);
+    for (char *p = out; *p; p++)
+        if (*p >= 'a' && *p <= 'z')
+            *p = (char)(*p - 'a' + 'A');
 }
 
 static int load_environment(struct hf_config *c, struct hf_err *err)
 {
     for (size_t i = 0; i < HF_ARRAY_LEN(settings); i++) {
-        const char *value = env_of(&settings[i]);
+        char name[ENV_NAME_MAX];
+        env_name(&settings[i], name);
+        const char *value = getenv(name);
         /* Set but empty counts as unset, as shells and unit files make it hard to tell the two apart. */
         int r = value && *value ? hf_config_set(c, settings[i].name, value, err) : 0;
         if (r < 0) {
-            hf_err_wrap(err, "environment variable HOLDFAST_… of the setting '%s'", settings[i].name);
+            hf_err_wrap(err, "environment variable %s", name);
             return r;
         }
     }

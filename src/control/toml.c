@@ -85,10 +85,10 @@ static int parse_key(struct parser *t, char out[HF_TOML_KEY_MAX + 1])
     }
 }
 
-static int remember(struct parser *t, const char *name, const char *what)
+static int remember(struct parser *t, const char *name)
 {
     if (hf_map_put(&t->seen, hf_str_c(name), t))
-        return fail(t, -EINVAL, "line %u: %s '%s' is given twice", t->line, what, name);
+        return fail(t, -EINVAL, "line %u: %s is given twice", t->line, name);
     return 0;
 }
 
@@ -106,7 +106,7 @@ static int parse_header(struct parser *t)
         return fail(t, -EINVAL, "line %u: expected ']' after the table's name", t->line);
     t->p++;
     (void)snprintf(name, sizeof(name), "[%s]", t->table);
-    r = remember(t, name, "table");
+    r = remember(t, name);
     return r < 0 ? r : end_line(t);
 }
 
@@ -267,7 +267,7 @@ static int parse_pair(struct parser *t)
         return fail(t, -EINVAL, "line %u: expected '=' after the key '%s'", t->line, key);
     t->p++;
     skip_blanks(t);
-    r = remember(t, key, "key");
+    r = remember(t, key);
     if (r == 0)
         r = parse_value(t, &v);
     if (r == 0)
