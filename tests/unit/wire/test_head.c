@@ -171,8 +171,8 @@ static void test_framing(void **state)
         "Transfer-Encoding: chunked;q=1\r\n",
         "Transfer-Encoding:\r\n",
         "Transfer-Encoding : chunked\r\n",
-        "Transfer-Encoding: \x0b"
-        "chunked\r\n",
+        ("Transfer-Encoding: \x0b"
+         "chunked\r\n"),
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(bad); i++) {
         char s[512];
