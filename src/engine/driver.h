@@ -35,6 +35,7 @@ struct hf_box_spec {
     uint64_t memory_bytes;   /* 0 = default (512 MiB) */
     uint32_t pids_max;       /* 0 = default (1024) */
     uint64_t disk_bytes;     /* writable layer; 0 = default (1 GiB) */
+    uint64_t io_bps;         /* bytes a second to and from the writable layer, each; 0 = no limit */
     size_t n_mounts;
     struct hf_box_mount mounts[HF_BOX_MOUNTS_MAX];
 };

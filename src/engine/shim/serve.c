@@ -101,6 +101,8 @@ static int info(const struct shim *s, struct hf_buf *b)
         r = hf_kv_add_int(b, "pid", s->pid);
     if (r == 0)
         r = hf_kv_add_u64(b, "uid_base", s->uid_base);
+    if (r == 0)
+        r = hf_kv_add_int(b, "disk_fd", s->disk_fd);
     return r == 0 ? hf_cell_spec_write(&s->spec, b) : r;
 }
 
@@ -309,7 +311,7 @@ void shim_serve(struct shim *s)
 {
     enum { LISTEN, PIDFD, WORDS, OOM, CLIENTS };
     hf_auto_buf struct hf_buf ready = HF_BUF_INIT(64);
-    if (hf_kv_add(&ready, "event", "ready") == 0)
+    if (hf_kv_add(&ready, "event", "ready") == 0 && hf_kv_add_int(&ready, "disk_fd", s->disk_fd) == 0)
         broadcast(s, &ready);
     for (;;) {
         struct pollfd p[CLIENTS + SHIM_CLIENTS_MAX] = {
