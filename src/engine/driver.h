@@ -151,7 +151,8 @@ int hf_disk_volume_create(const char *data_dir, const char *name, uint64_t bytes
 /* Missing is success; -EBUSY while a box has it mounted. */
 int hf_disk_volume_remove(const char *data_dir, const char *name, struct hf_err *err) HF_MUST_USE;
 /* Builds the read-only image DATA/pool/templates/<template_id>.img from a root file system tree and
- * fsyncs it under its final name (atomic). ret_bytes: size of the image. progress may be NULL. */
+ * fsyncs it under its final name (atomic). ret_bytes: size of the image. -EEXIST when the template exists. A
+ * tar stream is imported with engine/disk/template.h. */
 int hf_disk_template_build(const char *data_dir, const char *template_id, const char *rootfs_dir,
                            uint64_t *ret_bytes, struct hf_err *err) HF_MUST_USE;
 /* Missing is success; -EBUSY while a box uses it. Unmounts it first. */
