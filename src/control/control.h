@@ -84,12 +84,14 @@ struct hf_control {
     struct hf_map map; /* id -> struct hf_sandbox */
     struct hf_list list;
     char boot_id[40];
+    char domain[256]; /* what clients put behind <port>-<id>.; "" = not known yet */
     char warm_id[HF_ROW_ID];
     unsigned char seed[HF_META_SEED_LEN];
     uv_timer_t tick;    /* deadlines */
     uv_timer_t sampler; /* metrics */
     uv_timer_t pruner;
     unsigned open_timers;
+    unsigned imports; /* of templates, running */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;

@@ -218,6 +218,11 @@ static void on_init(void *arg, const char *version, const struct hf_err *err)
         killed_meanwhile(cr);
         return;
     }
+    struct hf_err no_version = {0};
+    if (!err && !*version) {
+        (void)hf_err_http(&no_version, -EPROTO, 500, "the sandbox's daemon did not tell its version");
+        err = &no_version;
+    }
     if (err) {
         undo(cr, err);
         return;

@@ -22,6 +22,8 @@ const char *const meta_write_sql[W_COUNT] = {
     [W_PRUNE_SANDBOXES] = "DELETE FROM sandboxes WHERE ended_ms > 0 AND ended_ms < ?1",
     [W_PRUNE_ANSWERS] = "DELETE FROM answers WHERE created_ms < ?1",
     [W_TEMPLATE] = "INSERT INTO templates VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+    [W_TEMPLATE_READY] = "UPDATE templates SET state = 'ready', sha256 = ?2, bytes = ?3, updated_ms = ?4"
+                         " WHERE id = ?1 AND state = 'importing'",
     [W_TEMPLATE_NAME] = "INSERT INTO template_names VALUES(?, ?, ?, ?) ON CONFLICT(tenant, name, tag)"
                         " DO UPDATE SET template_id = excluded.template_id",
     [W_TEMPLATE_SPAWNED] =
@@ -216,6 +218,17 @@ void hf_put_template(struct hf_meta_batch *b, const struct hf_template_row *t)
     p_int(op, t->bytes);
     p_int(op, t->created_ms);
     p_int(op, t->updated_ms);
+}
+
+void hf_set_template_ready(struct hf_meta_batch *b, const char *id, const char *sha256, int64_t bytes,
+                           int64_t now_ms)
+{
+    struct meta_op *op = add(b, W_TEMPLATE_READY);
+    op->expect_change = true;
+    p_text(op, id);
+    p_text(op, sha256);
+    p_int(op, bytes);
+    p_int(op, now_ms);
 }
 
 void hf_put_template_name(struct hf_meta_batch *b, const char *tenant, const char *name, const char *tag,

@@ -60,6 +60,9 @@ void hf_put_event(struct hf_meta_batch *b, const struct hf_event_row *e); /* seq
 void hf_prune(struct hf_meta_batch *b, int64_t sandboxes_before_ms, int64_t answers_before_ms);
 
 void hf_put_template(struct hf_meta_batch *b, const struct hf_template_row *t);
+/* importing -> ready; sha256 is hex. */
+void hf_set_template_ready(struct hf_meta_batch *b, const char *id, const char *sha256, int64_t bytes,
+                           int64_t now_ms);
 /* Points tenant's name:tag at the template, wherever it pointed before. */
 void hf_put_template_name(struct hf_meta_batch *b, const char *tenant, const char *name, const char *tag,
                           const char *template_id);

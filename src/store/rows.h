@@ -39,7 +39,8 @@ struct hf_event_row {
 };
 
 struct hf_template_row {
-    char id[HF_ROW_ID], tenant[HF_ROW_ID], name[HF_ROW_NAME], sha256[65], state[16]; /* ready | deleting */
+    char id[HF_ROW_ID], tenant[HF_ROW_ID], name[HF_ROW_NAME], sha256[65],
+        state[16]; /* importing | ready | deleting */
     bool is_public;
     int64_t bytes, created_ms, updated_ms, last_spawned_ms, spawn_count;
 };

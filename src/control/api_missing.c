@@ -1,0 +1,83 @@
+/* Parts of E2B's API that this version does not have: each answers 501 and says what is missing, so that no
+ * client takes silence for success. */
+#include "control/api.h"
+
+static void no_pause(struct hf_call *call)
+{
+    hf_call_fail(call, 501,
+                 "pausing sandboxes is not supported by this version of holdfast; "
+                 "a session's workspace survives its sandbox: POST /v1/sessions");
+}
+
+static void no_snapshots(struct hf_call *call)
+{
+    hf_call_fail(call, 501, "snapshots are not supported by this version of holdfast");
+}
+
+static void no_fork(struct hf_call *call)
+{
+    hf_call_fail(call, 501, "forking sandboxes is not supported by this version of holdfast");
+}
+
+static void no_network(struct hf_call *call)
+{
+    hf_call_fail(call, 501,
+                 "changing a sandbox's network is not supported by this version of holdfast: "
+                 "sandboxes have loopback only");
+}
+
+static void no_volumes(struct hf_call *call)
+{
+    hf_call_fail(call, 501,
+                 "volumes are not supported by this version of holdfast; "
+                 "every session has a workspace volume of its own: POST /v1/sessions");
+}
+
+static void no_secrets(struct hf_call *call)
+{
+    hf_call_fail(call, 501, "secrets are not supported by this version of holdfast");
+}
+
+static void no_builds(struct hf_call *call)
+{
+    hf_call_fail(call, 501,
+                 "building templates is not supported by this version of holdfast; "
+                 "import a root file system: holdfast template import NAME FILE.tar");
+}
+
+static void no_tags(struct hf_call *call)
+{
+    hf_call_fail(call, 501,
+                 "changing a template's tags or visibility is not supported by this version of holdfast");
+}
+
+const struct hf_api_route hf_api_missing_routes[] = {
+    {"POST", "/sandboxes/{sandboxID}/pause", no_pause, HF_API_BODY_OPT},
+    {"POST", "/sandboxes/{sandboxID}/snapshots", no_snapshots, HF_API_BODY_OPT},
+    {"GET", "/snapshots", no_snapshots, 0},
+    {"POST", "/sandboxes/{sandboxID}/fork", no_fork, HF_API_BODY_OPT},
+    {"PUT", "/sandboxes/{sandboxID}/network", no_network, HF_API_BODY_OPT},
+    {"GET", "/volumes", no_volumes, 0},
+    {"POST", "/volumes", no_volumes, HF_API_BODY_OPT},
+    {"GET", "/volumes/{volumeID}", no_volumes, 0},
+    {"DELETE", "/volumes/{volumeID}", no_volumes, 0},
+    {"GET", "/secrets", no_secrets, 0},
+    {"POST", "/secrets", no_secrets, HF_API_BODY_OPT},
+    {"GET", "/secrets/{secretID}", no_secrets, 0},
+    {"POST", "/secrets/{secretID}", no_secrets, HF_API_BODY_OPT},
+    {"DELETE", "/secrets/{secretID}", no_secrets, 0},
+    {"POST", "/templates", no_builds, HF_API_BODY_OPT},
+    {"POST", "/v2/templates", no_builds, HF_API_BODY_OPT},
+    {"POST", "/v3/templates", no_builds, HF_API_BODY_OPT},
+    {"GET", "/templates/{templateID}/files/{hash}", no_builds, 0},
+    {"POST", "/templates/tags", no_tags, HF_API_BODY_OPT},
+    {"DELETE", "/templates/tags", no_tags, HF_API_BODY_OPT},
+    {"GET", "/templates/{templateID}/tags", no_tags, 0},
+    {"PATCH", "/templates/{templateID}", no_tags, HF_API_BODY_OPT},
+    {"PATCH", "/v2/templates/{templateID}", no_tags, HF_API_BODY_OPT},
+    {"POST", "/templates/{templateID}/builds/{buildID}", no_builds, HF_API_BODY_OPT},
+    {"POST", "/v2/templates/{templateID}/builds/{buildID}", no_builds, HF_API_BODY_OPT},
+    {"GET", "/templates/{templateID}/builds/{buildID}/status", no_builds, 0},
+    {"GET", "/templates/{templateID}/builds/{buildID}/logs", no_builds, 0},
+    {NULL, NULL, NULL, 0},
+};

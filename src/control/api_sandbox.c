@@ -1,0 +1,199 @@
+/* Sandboxes: create, connect, timeouts, kill. */
+#include "base/clock.h"
+#include "base/fault.h"
+#include "control/present.h"
+#include "control/validate.h"
+
+#define REFRESH_MIN_S 15   /* seconds; what a keepalive gives at least */
+#define REFRESH_MAX_S 3600 /* seconds */
+
+/* A create whose client waits for the answer. */
+struct pending {
+    struct hf_call *call;
+    bool gone;
+};
+
+static void on_client_gone(struct hf_call *call)
+{
+    ((struct pending *)call->data)->gone = true;
+}
+
+static void on_created(void *arg, struct hf_sandbox *sb, const struct hf_err *err)
+{
+    struct pending *p = arg;
+    struct hf_call *call = p->call;
+    bool gone = p->gone;
+    free(p);
+    if (!sb) {
+        hf_call_err(call, err);
+        return;
+    }
+    hf_call_json(call, 201, hf_present_handle(sb));
+    hf_killpoint("create.answered");
+    if (gone) /* nobody learned its id: it would live unused until its timeout */
+        hf_sandbox_kill(sb, HF_CAUSE_CLIENT_GONE, "the client left before it was answered", NULL, NULL);
+}
+
+static void create(struct hf_call *call, bool v2)
+{
+    struct hf_err err = {0};
+    struct hf_create_body body;
+    struct hf_template_row t;
+    char alias[HF_ROW_NAME];
+    int r = hf_validate_create(call->body, v2, call->c->cfg, &body, &err);
+    if (r == 0)
+        r = hf_template_resolve(call->c, call->tenant, body.template_ref, &t, alias, &err);
+    if (r == 0)
+        r = hf_control_admit(call->c, call->tenant, &err);
+    if (r < 0) {
+        hf_call_err(call, &err);
+        return;
+    }
+    struct pending *p = hf_new(struct pending);
+    p->call = call;
+    call->data = p;
+    call->gone = on_client_gone;
+    struct hf_create_req req = {.tenant = call->tenant,
+                                .template_id = t.id,
+                                .alias = alias,
+                                .cpu_millis = body.limits.cpu_millis,
+                                .memory_bytes = body.limits.memory_bytes,
+                                .disk_bytes = body.limits.disk_bytes,
+                                .pids_max = body.limits.pids_max,
+                                .timeout_s = body.timeout_s,
+                                .metadata = (json_t *)(uintptr_t)body.metadata,
+                                .env = (json_t *)(uintptr_t)body.env};
+    hf_sandbox_create(call->c, &req, on_created, p, NULL);
+}
+
+static void create_v1(struct hf_call *call)
+{
+    create(call, false);
+}
+
+static void create_v2(struct hf_call *call)
+{
+    create(call, true);
+}
+
+static void get_detail(struct hf_call *call)
+{
+    struct hf_sandbox *sb = hf_call_sandbox(call, false);
+    if (sb)
+        hf_call_json(call, 200, hf_present_detail(sb));
+}
+
+static void on_killed(void *arg, const struct hf_err *err)
+{
+    hf_call_empty(arg, 204);
+    hf_killpoint("kill.answered");
+}
+
+static void kill_sandbox(struct hf_call *call)
+{
+    char id[HF_ROW_ID];
+    struct hf_err err = {0};
+    if (hf_validate_sandbox_id(call->param[0], id, &err) < 0) {
+        hf_call_err(call, &err);
+        return;
+    }
+    struct hf_sandbox *sb = hf_sandbox_find(call->c, call->tenant, id);
+    if (sb)
+        hf_sandbox_kill(sb, HF_CAUSE_API, "", on_killed, call);
+    else
+        hf_call_no_sandbox(call, id);
+}
+
+static void connect_sandbox(struct hf_call *call, int64_t timeout_s)
+{
+    struct hf_err err = {0};
+    int r = hf_validate_int(call->body, "timeout", INT64_MIN, INT64_MAX, &timeout_s, &err);
+    /* Unlike create, connect takes 0: it then changes nothing. */
+    if (r >= 0 && timeout_s > 0)
+        r = hf_validate_timeout(timeout_s, call->c->cfg, &err);
+    if (r < 0) {
+        hf_call_err(call, &err);
+        return;
+    }
+    struct hf_sandbox *sb = hf_call_sandbox(call, true);
+    if (!sb)
+        return;
+    (void)hf_sandbox_set_timeout(sb, HF_MAX(timeout_s, (int64_t)0), true);
+    hf_call_json(call, 200, hf_present_handle(sb));
+}
+
+static void connect_v1(struct hf_call *call)
+{
+    if (!json_object_get(call->body, "timeout")) {
+        hf_call_fail(call, 400, "validation error: \"timeout\" is required");
+        return;
+    }
+    connect_sandbox(call, HF_TIMEOUT_V1_DEFAULT);
+}
+
+static void connect_v2(struct hf_call *call)
+{
+    connect_sandbox(call, HF_TIMEOUT_V2_DEFAULT);
+}
+
+static void resume(struct hf_call *call)
+{
+    struct hf_sandbox *sb = hf_call_sandbox(call, true);
+    if (sb) /* nothing can be paused yet, so whatever exists runs */
+        hf_call_fail(call, 409, "Sandbox %s is already running", sb->row.id);
+}
+
+static void set_timeout(struct hf_call *call)
+{
+    struct hf_err err = {0};
+    int64_t timeout_s = 0;
+    int r = hf_validate_int(call->body, "timeout", INT64_MIN, INT64_MAX, &timeout_s, &err);
+    if (r == 0)
+        r = hf_err_http(&err, -EINVAL, 400, "validation error: \"timeout\" is required");
+    if (r < 0) {
+        hf_call_err(call, &err);
+        return;
+    }
+    struct hf_sandbox *sb = hf_call_sandbox(call, true);
+    if (!sb)
+        return;
+    timeout_s = HF_MAX(timeout_s, (int64_t)0); /* 0 ends it now */
+    int64_t lived_s = HF_MAX((hf_real_ms() - sb->row.started_ms) / 1000, (int64_t)0);
+    if (timeout_s > 0) {
+        int64_t total = timeout_s > INT64_MAX - lived_s ? INT64_MAX : timeout_s + lived_s;
+        if (hf_validate_timeout(total, call->c->cfg, &err) < 0) {
+            hf_call_err(call, &err);
+            return;
+        }
+    }
+    (void)hf_sandbox_set_timeout(sb, timeout_s, false);
+    hf_call_empty(call, 204);
+}
+
+static void refresh(struct hf_call *call)
+{
+    struct hf_err err = {0};
+    int64_t duration_s = REFRESH_MIN_S;
+    if (hf_validate_int(call->body, "duration", 0, REFRESH_MAX_S, &duration_s, &err) < 0) {
+        hf_call_err(call, &err);
+        return;
+    }
+    struct hf_sandbox *sb = hf_call_sandbox(call, true);
+    if (!sb)
+        return;
+    (void)hf_sandbox_set_timeout(sb, HF_MAX(duration_s, (int64_t)REFRESH_MIN_S), true);
+    hf_call_empty(call, 204);
+}
+
+const struct hf_api_route hf_api_sandbox_routes[] = {
+    {"POST", "/sandboxes", create_v1, HF_API_BODY},
+    {"POST", "/v2/sandboxes", create_v2, HF_API_BODY},
+    {"GET", "/sandboxes/{sandboxID}", get_detail, 0},
+    {"DELETE", "/sandboxes/{sandboxID}", kill_sandbox, 0},
+    {"POST", "/sandboxes/{sandboxID}/connect", connect_v1, HF_API_BODY},
+    {"POST", "/v2/sandboxes/{sandboxID}/connect", connect_v2, HF_API_BODY_OPT},
+    {"POST", "/sandboxes/{sandboxID}/resume", resume, HF_API_BODY_OPT},
+    {"POST", "/sandboxes/{sandboxID}/timeout", set_timeout, HF_API_BODY},
+    {"POST", "/sandboxes/{sandboxID}/refreshes", refresh, HF_API_BODY_OPT},
+    {NULL, NULL, NULL, 0},
+};
