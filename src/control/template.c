@@ -24,6 +24,7 @@ struct hf_import {
     struct hf_sha256 sha;           /* likewise */
     uint64_t bytes;                 /* likewise */
     struct hf_err work_err;         /* likewise */
+    bool image_left;                /* likewise: the row stays, so that the next start tries again */
     uint64_t received;
     struct hf_err err;
     enum { FEED, FINISH, ABORT, OVER } step;
@@ -91,8 +92,7 @@ static void import_work(uv_work_t *w)
     int r = 0;
     if (i->step == ABORT) {
         hf_template_import_abort(hf_take_ptr(i->imp));
-        /* The caller sees its own cause; what the removal has to say only matters to the next start. */
-        (void)hf_disk_template_remove(data_dir, i->row.id, NULL);
+        i->image_left = hf_disk_template_remove(data_dir, i->row.id, NULL) < 0;
         return;
     }
     if (!i->imp)
@@ -121,7 +121,10 @@ static void on_worked(uv_work_t *w, int status)
     if (!i->err.r)
         i->err = i->work_err;
     if (i->step == ABORT) {
-        undo_import(i);
+        if (i->image_left)
+            finish_import(i);
+        else
+            undo_import(i);
         return;
     }
     if (i->step == FINISH && !i->err.r) {
@@ -239,7 +242,6 @@ struct removal {
     unsigned tries;
     uv_work_t work;
     uv_timer_t timer;
-    bool has_timer;
     struct hf_err err;
     hf_done_cb cb;
     void *arg;
@@ -272,7 +274,9 @@ static void removal_work(uv_work_t *w)
 {
     struct removal *m = w->data;
     m->err = (struct hf_err){0};
-    (void)hf_disk_template_remove(m->c->cfg->data_dir, m->id, &m->err);
+    int r = hf_disk_template_remove(m->c->cfg->data_dir, m->id, &m->err);
+    if (r < 0 && !m->err.r)
+        (void)hf_err_set(&m->err, r, "the template's image can't be removed: %s", strerror(-r));
 }
 
 static void try_removal(struct removal *m);
