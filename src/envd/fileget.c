@@ -1,4 +1,4 @@
-/* GET /files: one file, streamed from the worker pool with one piece read ahead.
+/* GET and HEAD /files: one file, streamed from the worker pool with one piece read ahead.
  *
  * The first piece is read before the head goes out: it decides the type, finds out whether gzip pays, and
  * shows the true length of files that stat(2) is wrong about (procfs says 0, sysfs 4096). */
@@ -259,7 +259,7 @@ static void begin_body(struct download *d, int status, int64_t length)
     if (d->z_on)
         hf_res_header(d->req, "Content-Encoding", "gzip");
     hf_res_begin(d->req, status, d->z_on ? -1 : length);
-    if (length == 0)
+    if (length == 0 || hf_str_eq(hf_req_method(d->req), "HEAD"))
         hf_res_end(d->req);
     else
         pump(d);

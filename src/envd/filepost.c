@@ -1,4 +1,4 @@
-/* POST /files: one or many files, streamed to disk.
+/* POST and PUT /files: one or many files, streamed to disk. PUT takes a body of any type as the one file.
  *
  * The loop only collects bytes; unpacking, parsing, opening and writing happen in the worker pool on one
  * piece (about FILES_CHUNK) at a time, while the next piece arrives. One job of an upload runs at any moment,
@@ -373,13 +373,14 @@ static int prepare(struct upload *u, struct hf_req *req, struct hf_err *err)
         return r;
     int64_t n = hf_req_content_length(req);
     u->expected = n > 0 ? (uint64_t)n : 0;
-    u->is_multipart = type.n > 10 && strncasecmp(type.p, "multipart/", 10) == 0;
+    bool put = hf_str_eq(hf_req_method(req), "PUT");
+    u->is_multipart = !put && type.n > 10 && strncasecmp(type.p, "multipart/", 10) == 0;
     if (u->is_multipart) {
         r = multipart_init(&u->mp, type, &part_events, u, err);
         u->mp_on = r == 0;
         return r;
     }
-    if (!media_type_is(type, "application/octet-stream"))
+    if (!put && !media_type_is(type, "application/octet-stream"))
         return hf_err_http(
             err, -EINVAL, 400,
             "unsupported content type: %.*s, expected multipart/form-data or application/octet-stream",

@@ -123,7 +123,7 @@ static void method_not_allowed(struct hf_req *req, const char *allow)
 void files_handle(struct envd *e, struct hf_req *req)
 {
     struct hf_str method = hf_req_method(req);
-    bool post = hf_str_eq(method, "POST");
+    bool post = hf_str_eq(method, "POST"), put = hf_str_eq(method, "PUT");
     if (hf_str_eq(hf_req_path(req), "/files/compose")) {
         if (!post)
             method_not_allowed(req, "POST");
@@ -131,13 +131,13 @@ void files_handle(struct envd *e, struct hf_req *req)
             files_compose(e, req);
         return;
     }
-    if (!post && !hf_str_eq(method, "GET")) {
-        method_not_allowed(req, "GET, POST");
+    if (!post && !put && !hf_str_eq(method, "GET") && !hf_str_eq(method, "HEAD")) {
+        method_not_allowed(req, "GET, HEAD, POST, PUT");
         return;
     }
     struct files_query q = {0};
-    if (read_query(e, req, post ? "write" : "read", &q))
-        (post ? files_post : files_get)(e, req, &q);
+    if (read_query(e, req, post || put ? "write" : "read", &q))
+        (post || put ? files_post : files_get)(e, req, &q);
     files_query_done(&q);
 }
 

@@ -40,24 +40,24 @@ int fs_err(struct hf_err *err, int r, const char *what, const char *path)
     case EISDIR:
         return hf_err_http(err, r, 400, "path is a directory: %s", path);
     case ENOTDIR:
-        return hf_err_http(err, r, 400, "error %s '%s': a part of the path is a file, not a directory", what,
+        return hf_err_http(err, r, 400, "error %s: a part of the path is a file, not a directory: %s", what,
                            path);
     case ELOOP:
         return hf_err_http(err, r, 400,
-                           "error %s '%s': too many symbolic links, or a link of /proc that only the kernel "
-                           "resolves",
+                           "error %s: too many symbolic links, or a link of /proc that only the kernel "
+                           "resolves: %s",
                            what, path);
     case ENAMETOOLONG:
     case EINVAL:
-        return hf_err_http(err, r, 400, "error %s '%s': %s", what, path, strerror(-r));
+        return hf_err_http(err, r, 400, "error %s: %s: %s", what, strerror(-r), path);
     case EACCES:
     case EPERM:
     case EROFS:
-        return hf_err_http(err, r, 403, "error %s '%s': %s", what, path, strerror(-r));
+        return hf_err_http(err, r, 403, "error %s: %s: %s", what, strerror(-r), path);
     case ETXTBSY:
-        return hf_err_http(err, r, 409, "error %s '%s': the program is running", what, path);
+        return hf_err_http(err, r, 409, "error %s: the program is running: %s", what, path);
     default:
-        return hf_err_http(err, r, 500, "error %s '%s': %s", what, path, strerror(-r));
+        return hf_err_http(err, r, 500, "error %s: %s: %s", what, strerror(-r), path);
     }
 }
 
