@@ -231,7 +231,8 @@ static void send_signal(struct rpc_call *c, json_t *msg)
 
 static void close_stdin(struct rpc_call *c, json_t *msg)
 {
-    struct proc *p = selected(c, msg, false);
+    /* One that has just ended will do: its stdin is closed, and closing twice is no error. */
+    struct proc *p = selected(c, msg, true);
     if (!p)
         return;
     if (p->pty) {
