@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <grp.h>
-#include <linux/sched.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -188,11 +186,22 @@ static HF_NORETURN void child_exec(const struct child *c)
     }
 }
 
-static HF_NORETURN void child_main(struct child *c, bool in_cgroup)
+/* fd is a cgroup's cgroup.procs or, on cgroup v2, its directory. */
+static bool enter_cgroup(int fd)
+{
+    if (write(fd, "0", 1) == 1)
+        return true;
+    if (errno != EISDIR && errno != EBADF) /* a directory is not open for writing */
+        return false;
+    int procs = openat(fd, "cgroup.procs", O_WRONLY | O_CLOEXEC);
+    return procs >= 0 && write(procs, "0", 1) == 1;
+}
+
+static HF_NORETURN void child_main(struct child *c)
 {
     const struct spawn_req *q = c->q;
     child_signals();
-    if (q->cgroup_fd >= 0 && !in_cgroup && write(q->cgroup_fd, "0", 1) < 0)
+    if (q->cgroup_fd >= 0 && !enter_cgroup(q->cgroup_fd))
         child_fail(c, SPAWN_CGROUP, errno);
     if (raise_oom)
         child_write_file("/proc/self/oom_score_adj", TEXT(PROC_OOM_SCORE_ADJ));
@@ -211,21 +220,10 @@ static HF_NORETURN void child_main(struct child *c, bool in_cgroup)
 
 /* ---- in envd ---- */
 
-/* fork(2) without the C library's handlers, straight into the cgroup when its directory is known. */
-static pid_t raw_fork(int cgroup_dir)
+/* fork(2) without the C library's handlers. A box's seccomp filter answers clone3 with ENOSYS. */
+static pid_t raw_fork(void)
 {
-    struct clone_args args = {.exit_signal = SIGCHLD};
-    if (cgroup_dir >= 0) {
-        args.flags = CLONE_INTO_CGROUP;
-        args.cgroup = (uint64_t)cgroup_dir;
-    }
-    return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
-}
-
-static bool is_directory(int fd)
-{
-    struct stat st;
-    return fd >= 0 && fstat(fd, &st) == 0 && S_ISDIR(st.st_mode);
+    return (pid_t)syscall(SYS_clone, (unsigned long)SIGCHLD, 0UL, 0UL, 0UL, 0UL);
 }
 
 /* pair[0] is the reading end. Never below 3: the child puts its own on 0, 1 and 2. */
@@ -328,14 +326,13 @@ int spawn_child(const struct spawn_req *q, struct spawned *ret)
     }
     struct child c = {
         .q = q, .in = ch.theirs[0], .out = ch.theirs[1], .err = ch.theirs[2], .status = ch.theirs[3]};
-    bool in_cgroup = is_directory(q->cgroup_fd);
     /* No handler of envd may run in the child: libuv's would write into the loop's own pipe. */
     sigset_t all, old;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &old);
-    pid_t pid = raw_fork(in_cgroup ? q->cgroup_fd : -1);
+    pid_t pid = raw_fork();
     if (pid == 0)
-        child_main(&c, in_cgroup);
+        child_main(&c);
     r = pid < 0 ? -errno : 0;
     (void)sigprocmask(SIG_SETMASK, &old, NULL);
     if (r == 0) {
