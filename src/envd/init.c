@@ -124,6 +124,15 @@ static void set_clock(const struct envd *e, int64_t want_ns)
         hf_log_debug("the clock is off and can't be set", "ahead_ms=%lld", (long long)(ahead / 1000000));
 }
 
+/* The engine has usually set it already, from outside: in the box the right to do so is dropped. */
+static void set_hostname(const struct envd *e, struct hf_str want)
+{
+    char now[256] = "";
+    (void)gethostname(now, sizeof(now) - 1);
+    if (want.n && e->is_init && !hf_str_eq(want, now) && sethostname(want.p, want.n) < 0)
+        hf_log_warn("can't set the host name", "err=%d", errno);
+}
+
 static void replace(char **field, struct hf_str v)
 {
     if (!v.n || memchr(v.p, '\0', v.n))
@@ -164,9 +173,7 @@ static void apply(struct envd *e, const json_t *body, int64_t timestamp_ns)
     replace(&e->default_workdir, text_at(body, "defaultWorkdir"));
     replace(&e->sandbox_id, text_at(body, "sandboxId"));
     replace(&e->template_id, text_at(body, "templateId"));
-    struct hf_str host = text_at(body, "hostname");
-    if (host.n && e->is_init && sethostname(host.p, host.n) < 0)
-        hf_log_warn("can't set the host name", "err=%d", errno);
+    set_hostname(e, text_at(body, "hostname"));
     if (timestamp_ns != INT64_MIN) {
         last_init_ns = timestamp_ns;
         set_clock(e, timestamp_ns);

@@ -1,6 +1,7 @@
 #include "envd/proc.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -11,8 +12,11 @@
 
 const char *const proc_stream_names[PROC_STREAMS] = {"stdout", "stderr", "pty"};
 
+/* Free bytes inside the heap that are given back when nothing runs any more. */
+#define TRIM_AT (1024u * 1024u)
+
 static struct hf_list table = {&table, &table};
-static size_t ended_count;
+static size_t ended_count, live_count;
 
 struct hf_list *proc_table(void)
 {
@@ -113,6 +117,14 @@ static void forget(struct proc *p)
     proc_unref(p);
 }
 
+/* The child is gone, or never became one. A burst of processes leaves holes in the heap that the C library
+ * would keep for ever. */
+static void count_down(void)
+{
+    if (--live_count == 0 && mallinfo2().fordblks > TRIM_AT)
+        (void)malloc_trim(0);
+}
+
 /* Remembers the youngest PROC_ENDED_MAX, and fewer when their output fills the spool. */
 static void trim_ended(void)
 {
@@ -201,6 +213,7 @@ static void check_end(struct proc *p)
     fan_end(p);
     proc_release(p); /* outputs that are still open are read to their end */
     trim_ended();
+    count_down();
     proc_unref(p);
 }
 
@@ -315,6 +328,7 @@ static void start_failed(struct proc *p, const struct spawn_failure *f)
     input_abort(p);
     close_timers(p);
     forget(p);
+    count_down();
 }
 
 static void on_status(uv_poll_t *poll, int status, int events)
@@ -373,6 +387,7 @@ struct proc *proc_new(struct envd *e, const struct spawned *s, json_t *config, c
     p->status_fd = s->status_fd;
     hf_list_init(&p->readers);
     hf_list_add_head(&table, &p->link);
+    live_count++;
     out_init(p, PROC_STDOUT, s->out);
     out_init(p, PROC_STDERR, s->err);
     out_init(p, PROC_PTY, s->pty);
