@@ -240,14 +240,51 @@ int hf_api(struct hf_cli *cli, const char *method, const char *path, const json_
     return r < 0 ? r : finish(cli, cli->url, ret, &out, err);
 }
 
-int hf_box_open(struct hf_cli *cli, const char *id, struct hf_box *ret, struct hf_err *err)
+bool hf_box_fate(struct hf_cli *cli, const char *id, char *out, size_t n)
 {
+    struct hf_err err = {0};
     hf_auto_answer struct hf_answer a = {0};
+    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
+    char hint[sizeof(cli->hint)];
+    memcpy(hint, cli->hint, sizeof(hint));
+    int r = hf_url_path(&path, "/v1/sandboxes/%s", id);
+    if (r == 0)
+        r = hf_api(cli, "GET", path.p, NULL, &a, &err);
+    memcpy(cli->hint, hint, sizeof(hint)); /* this question is ours; its failure is nobody's concern */
+    const char *state = json_string_value(json_object_get(a.body, "state"));
+    const char *cause = json_string_value(json_object_get(a.body, "cause"));
+    const char *detail = json_string_value(json_object_get(a.body, "detail"));
+    if (r < 0 || !state)
+        return false;
+    (void)snprintf(out, n, "%s%s%s%s%s%s", state, cause && *cause ? " (" : "", cause ? cause : "",
+                   cause && *cause ? ")" : "", detail && *detail ? ": " : "", detail ? detail : "");
+    return true;
+}
+
+/* A 404 may mean "ended": say so, and why. */
+static int not_there(struct hf_cli *cli, const char *id, struct hf_err *err)
+{
+    char fate[HF_ERR_MSG_MAX / 2];
+    if (hf_box_fate(cli, id, fate, sizeof(fate)))
+        return hf_err_http(err, -ENOENT, 404, "sandbox %s is gone: %s", id, fate);
+    hf_cli_hint(cli, "`holdfast sandbox ls` lists the sandboxes");
+    return -ENOENT;
+}
+
+int hf_box_detail(struct hf_cli *cli, const char *id, struct hf_answer *ret, struct hf_err *err)
+{
     hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
     int r = hf_url_path(&path, "/sandboxes/%s", id);
     if (r < 0)
         return hf_err_set(err, r, "the sandbox id is too long");
-    r = hf_api(cli, "GET", path.p, NULL, &a, err);
+    r = hf_api(cli, "GET", path.p, NULL, ret, err);
+    return r == -ENOENT ? not_there(cli, id, err) : r;
+}
+
+int hf_box_open(struct hf_cli *cli, const char *id, struct hf_box *ret, struct hf_err *err)
+{
+    hf_auto_answer struct hf_answer a = {0};
+    int r = hf_box_detail(cli, id, &a, err);
     if (r < 0)
         return r;
     const char *state = json_string_value(json_object_get(a.body, "state"));

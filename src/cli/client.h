@@ -34,8 +34,12 @@ struct hf_box {
 };
 #define hf_auto_box hf_cleanup(hf_box_done)
 void hf_box_done(struct hf_box *box);
+/* The API's detail of a sandbox; -ENOENT says what became of it, where that is known. */
+int hf_box_detail(struct hf_cli *cli, const char *id, struct hf_answer *ret, struct hf_err *err) HF_MUST_USE;
 /* Looks the sandbox up; -ENOENT when unknown, -EBUSY when it does not run. Does not prolong its life. */
 int hf_box_open(struct hf_cli *cli, const char *id, struct hf_box *ret, struct hf_err *err) HF_MUST_USE;
+/* What became of a sandbox that is not there any more: "killed (timeout): …". False when nobody knows it. */
+bool hf_box_fate(struct hf_cli *cli, const char *id, char *out, size_t n);
 /* Unary Connect call, "/process.Process/List". ret may be NULL. */
 int hf_box_rpc(struct hf_cli *cli, const struct hf_box *box, const char *method, const json_t *in,
                json_t **ret, struct hf_err *err) HF_MUST_USE;

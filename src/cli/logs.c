@@ -12,7 +12,7 @@
 #define FOLLOW_MS 1000
 
 static const struct hf_opt opts[] = {
-    {"follow", 'f', NULL, "wait for more and show it as it comes, until the sandbox is gone", NULL},
+    {"follow", 'f', NULL, "show more as it comes, until the sandbox has ended", NULL},
     {"since", 0, "TIME", "only the last TIME, as in 5m", NULL},
     {"level", 'l', "LEVEL", "at least this level", "debug info warn error"},
     {"search", 's', "TEXT", "only entries that contain TEXT", NULL},
@@ -38,8 +38,6 @@ static int fetch(struct hf_cli *cli, const struct hf_args *a, const struct curso
     if (r == 0)
         r = hf_url_query(&path, "direction", "forward");
     if (r == 0)
-        r = hf_url_query(&path, "level", hf_arg(a, "level"));
-    if (r == 0)
         r = hf_url_query(&path, "search", hf_arg(a, "search"));
     return r < 0 ? hf_err_set(err, r, "the filters are too long")
                  : hf_api(cli, "GET", path.p, NULL, ret, err);
@@ -55,8 +53,17 @@ static void print_entry(const struct hf_cli *cli, const json_t *e)
                  hf_color(cli, "reset"), message, *safe ? "  " : "", safe);
 }
 
+static int rank(const char *level)
+{
+    static const char *const levels[] = {"debug", "info", "warn", "error"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(levels); i++)
+        if (strcmp(level, levels[i]) == 0)
+            return (int)i;
+    return -1;
+}
+
 /* Prints what is new of a page and moves the cursor; the number of entries that were new. */
-static size_t show_page(const struct hf_cli *cli, const json_t *logs, struct cursor *at)
+static size_t show_page(const struct hf_cli *cli, const json_t *logs, int least, struct cursor *at)
 {
     size_t i, fresh = 0, skip = at->seen_at_ms;
     json_t *e;
@@ -71,6 +78,9 @@ static size_t show_page(const struct hf_cli *cli, const json_t *logs, struct cur
         at->seen_at_ms = ms == at->ms ? at->seen_at_ms + 1 : 1;
         at->ms = HF_MAX(at->ms, ms);
         fresh++;
+        int level = rank(hf_show_str(e, "level"));
+        if (level >= 0 && level < least)
+            continue;
         if (cli->json)
             hf_show_json(e);
         else
@@ -80,30 +90,49 @@ static size_t show_page(const struct hf_cli *cli, const json_t *logs, struct cur
     return fresh;
 }
 
+/* True once the sandbox has ended: nothing more will come. */
+static bool is_over(struct hf_cli *cli, const char *id)
+{
+    struct hf_err err = {0};
+    hf_auto_answer struct hf_answer a = {0};
+    return hf_box_detail(cli, id, &a, &err) == -ENOENT;
+}
+
+/* Pages until there is nothing new; negative with err. */
+static int show_all(struct hf_cli *cli, const struct hf_args *args, int least, struct cursor *at,
+                    struct hf_err *err)
+{
+    for (;;) {
+        hf_auto_answer struct hf_answer a = {0};
+        int r = fetch(cli, args, at, &a, err);
+        if (r < 0)
+            return r;
+        const json_t *logs = json_object_get(a.body, "logs");
+        size_t fresh = show_page(cli, logs, least, at);
+        if (!fresh || json_array_size(logs) < PAGE)
+            return 0;
+    }
+}
+
 static int run(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     struct cursor at = {0};
-    const char *since = hf_arg(args, "since");
-    bool follow = hf_arg(args, "follow") != NULL, any = false;
+    const char *since = hf_arg(args, "since"), *level = hf_arg(args, "level");
+    bool follow = hf_arg(args, "follow") != NULL;
     uint64_t s = 0;
     if (since && (hf_parse_seconds(since, &s) < 0 || s > INT32_MAX))
         return hf_cli_usage(cli, args->verb, "--since takes a time such as 5m, not '%s'", since);
+    if (level && rank(level) < 0)
+        return hf_cli_usage(cli, args->verb, "--level takes debug, info, warn or error, not '%s'", level);
     if (since)
         at.ms = hf_real_ms() - (int64_t)s * 1000;
     for (;;) {
-        hf_auto_answer struct hf_answer a = {0};
-        int r = fetch(cli, args, &at, &a, &err);
-        if (r == -ENOENT && any)
-            return HF_EXIT_OK; /* followed to the sandbox's end */
-        if (r < 0)
+        /* Asked before the lines are read, so that the last ones are not missed. */
+        bool over = !follow || is_over(cli, args->v[0]);
+        if (show_all(cli, args, level ? rank(level) : 0, &at, &err) < 0)
             return hf_cli_fail(cli, &err);
-        any = true;
-        const json_t *logs = json_object_get(a.body, "logs");
-        size_t fresh = show_page(cli, logs, &at);
-        if (fresh && json_array_size(logs) >= PAGE)
-            continue; /* a full page: there is more already */
-        if (!follow)
+        if (over)
             return HF_EXIT_OK;
         struct timespec pause = {.tv_sec = FOLLOW_MS / 1000, .tv_nsec = FOLLOW_MS % 1000 * 1000000L};
         (void)nanosleep(&pause, NULL);

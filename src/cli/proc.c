@@ -125,7 +125,7 @@ static int on_envelope(void *arg, unsigned flags, struct hf_str payload)
         r = hf_err_set(p->err, -EBADMSG, "the sandbox sent an event that is not JSON");
     if ((part = json_object_get(event, "start")))
         on_start(p, part);
-    if ((part = json_object_get(event, "data")))
+    if ((part = json_object_get(event, "data")) && !p->spec->detach)
         r = on_data(p, part);
     if ((part = json_object_get(event, "end")))
         on_end(p, part);
@@ -314,6 +314,14 @@ static int ask_state(struct proc *p)
     }
 }
 
+static int sandbox_ended(struct proc *p)
+{
+    char fate[HF_ERR_MSG_MAX / 2];
+    bool known = hf_box_fate(p->cli, p->box->id, fate, sizeof(fate));
+    return hf_err_set(p->err, -ESHUTDOWN, "the sandbox ended while the command ran%s%s",
+                      known ? ": " : "", known ? fate : "");
+}
+
 /* The stream broke while the process ran. The process does not mind (it belongs to the sandbox, not to the
  * connection), so attach again when the sandbox lives. 0 when a new stream is open. */
 static int reattach(struct proc *p)
@@ -324,7 +332,7 @@ static int reattach(struct proc *p)
         return 0;
     p->cli->hint[0] = '\0';
     if (r == 0)
-        return hf_err_set(p->err, -ESHUTDOWN, "sandbox %s ended while the command ran", p->box->id);
+        return sandbox_ended(p);
     if (r < 0) {
         hf_cli_hint(p->cli, "the command may still run: process %u in sandbox %s", p->ret->pid, p->box->id);
         return hf_err_set(p->err, r, "lost the connection to sandbox %s", p->box->id);

@@ -18,7 +18,6 @@ static const struct hf_opt create_opts[] = {
     {"cpu", 0, "CORES", "processor share, as in 0.5 or 2", NULL},
     {"memory", 0, "SIZE", "memory limit, as in 512M or 2G", NULL},
     {"disk", 0, "SIZE", "size of the writable layer, as in 1G", NULL},
-    {"no-internet", 0, NULL, "no network beyond the sandbox", NULL},
     {0},
 };
 
@@ -77,8 +76,6 @@ static int create_body(const struct hf_args *a, json_t *body, struct hf_err *err
         r = hf_show_pairs(a, "env", &env, err);
     if (r == 0 && env)
         r = json_object_set_new(body, "envVars", env);
-    if (r == 0 && hf_arg(a, "no-internet"))
-        r = json_object_set_new(body, "allow_internet_access", json_false());
     return r;
 }
 
@@ -260,7 +257,6 @@ static void print_info(const struct hf_cli *cli, const json_t *s)
     const json_t *cpu = json_object_get(s, "cpuCount");
     hf_show_field(cli, "ID", "%s", hf_show_str(s, "sandboxID"));
     hf_show_field(cli, "State", "%s", state);
-    hf_show_field(cli, "Cause", "%s", hf_show_str(s, "cause"));
     hf_show_field(cli, "Template", "%s", hf_show_str(s, "templateID"));
     hf_show_field(cli, "Template name", "%s", hf_show_str(s, "alias"));
     hf_show_field(cli, "Started", "%s", hf_show_str(s, "startedAt"));
@@ -282,10 +278,7 @@ static int run_info(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     hf_auto_answer struct hf_answer a = {0};
-    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
-    if (hf_url_path(&path, "/sandboxes/%s", args->v[0]) < 0)
-        return hf_cli_usage(cli, args->verb, "the sandbox id is too long");
-    if (hf_api(cli, "GET", path.p, NULL, &a, &err) < 0)
+    if (hf_box_detail(cli, args->v[0], &a, &err) < 0)
         return hf_cli_fail(cli, &err);
     if (cli->json)
         hf_show_json(a.body);
@@ -297,6 +290,7 @@ static int run_info(struct hf_cli *cli, const struct hf_args *args)
 static const struct hf_verb info_verb = {
     .name = "info",
     .summary = "show one sandbox",
+    .details = "Of a sandbox that has ended it tells how, and ends with 1.",
     .args = "ID",
     .min_args = 1,
     .max_args = 1,
