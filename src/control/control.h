@@ -92,6 +92,7 @@ struct hf_control {
     uv_timer_t pruner;
     unsigned open_timers;
     unsigned imports; /* of templates, running */
+    unsigned busy;    /* operations under way that a clean stop waits for, beside creates and kills */
     bool stopping;
     void (*stopped)(void *arg);
     void *stopped_arg;

@@ -35,7 +35,7 @@ struct daemon {
     uv_signal_t signals[2];
     uv_timer_t settle;
     uint64_t settle_end_ms;
-    bool have_loop, have_handles, stopping;
+    bool have_handles, stopping, abandoned;
     struct hf_err err;
 };
 
@@ -197,7 +197,7 @@ static int open_parts(struct daemon *d, struct hf_err *err)
 
 /* ---- the end ---- */
 
-static void close_timer(struct daemon *d)
+static void close_handles(struct daemon *d)
 {
     uv_close((uv_handle_t *)&d->settle, NULL);
     for (size_t i = 0; i < HF_ARRAY_LEN(d->signals); i++)
@@ -222,7 +222,7 @@ static void after_driver(void *arg, const struct hf_err *err)
     if (d->control)
         hf_control_free(d->control, on_control_gone, d);
     if (d->have_handles)
-        close_timer(d);
+        close_handles(d);
 }
 
 static void after_meta(void *arg)
@@ -261,14 +261,21 @@ static bool busy(const struct daemon *d)
         if (sb->create || sb->state == HF_KILLING)
             return true;
     }
-    return d->control->imports > 0;
+    return d->control->busy > 0;
 }
 
 static void on_settle(uv_timer_t *t)
 {
     struct daemon *d = t->data;
-    if (busy(d) && uv_now(&d->loop) < d->settle_end_ms)
+    if (busy(d)) {
+        if (uv_now(&d->loop) < d->settle_end_ms)
+            return;
+        /* Whatever hangs is as if the daemon had crashed here: the next start settles it. */
+        hf_log_warn("stopping with operations under way; the next start settles them", "%s", "");
+        d->abandoned = true;
+        uv_stop(&d->loop);
         return;
+    }
     (void)uv_timer_stop(t);
     if (d->control)
         d->control->stopping = true;
@@ -357,7 +364,8 @@ static int run_loop(struct daemon *d, struct hf_err *err)
     if (r < 0)
         begin_stop(d);
     (void)uv_run(&d->loop, UV_RUN_DEFAULT);
-    (void)uv_loop_close(&d->loop);
+    if (!d->abandoned)
+        (void)uv_loop_close(&d->loop);
     if (d->err.r && err)
         *err = d->err;
     return d->err.r;

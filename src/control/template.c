@@ -40,6 +40,7 @@ static void free_import(struct hf_import *i)
 static void finish_import(struct hf_import *i)
 {
     i->c->imports--;
+    i->c->busy--;
     i->ops->done(i->arg, i->err.r ? NULL : &i->row, i->err.r ? &i->err : NULL);
     free_import(i);
 }
@@ -182,6 +183,7 @@ struct hf_import *hf_import_begin(struct hf_control *c, const char *tenant, cons
         return NULL;
     }
     c->imports++;
+    c->busy++;
     struct hf_import *i = hf_new(struct hf_import);
     i->c = c;
     i->ops = ops;
@@ -257,6 +259,7 @@ static void finish_removal(struct removal *m)
     if (m->err.r)
         hf_log_warn("a template's image stays until the next start", "template=%s error=%s", m->id,
                     hf_log_quote(m->err.msg));
+    m->c->busy--;
     if (m->cb)
         m->cb(m->arg, m->err.r ? &m->err : NULL);
     uv_close((uv_handle_t *)&m->timer, on_removal_closed);
@@ -312,6 +315,7 @@ static void try_removal(struct removal *m)
 static struct removal *new_removal(struct hf_control *c, const char *id, hf_done_cb cb, void *arg)
 {
     struct removal *m = hf_new(struct removal);
+    c->busy++;
     m->c = c;
     m->cb = cb;
     m->arg = arg;

@@ -366,19 +366,42 @@ static void run_create(struct later *l)
     l->box_cb(l->arg, NULL, &err);
 }
 
+struct image {
+    const char *path;
+    bool used;
+};
+
+static void look_for_image(void *arg, const char *dir)
+{
+    struct image *i = arg;
+    hf_auto_free char *image = read_text(dir, "image");
+    i->used |= image && strcmp(image, i->path) == 0;
+}
+
+/* As the engine does: a writable image has one user at a time. */
+static bool image_in_use(struct hf_fake *f, const struct hf_box_spec *spec)
+{
+    struct image i = {spec->n_mounts ? spec->mounts[0].image : "", false};
+    if (spec->n_mounts)
+        each_dir(f->run_dir, look_for_image, &i);
+    return i.used;
+}
+
 static void fake_create(struct hf_driver *d, const struct hf_box_spec *spec, hf_box_cb cb, void *arg)
 {
     struct hf_fake *f = (struct hf_fake *)d;
     struct later *l = later(f, f->create_ms, run_create);
     l->box_cb = cb;
     l->arg = arg;
-    l->r = f->fail_create;
+    l->r = image_in_use(f, spec) ? -EBUSY : f->fail_create;
     f->creates++;
     if (l->r)
         return;
     hf_auto_free char *dir = new_dir(f->run_dir);
     l->box = add_box(f, dir, spec->sandbox_id);
     l->box->disk_bytes = spec->disk_bytes;
+    if (spec->n_mounts)
+        write_text(dir, "image", spec->mounts[0].image);
     write_text(dir, "id", spec->sandbox_id);
     listen_box(l->box);
 }
@@ -425,8 +448,17 @@ static int fake_stats(struct hf_driver *d, struct hf_box *box, struct hf_box_sta
     return 0;
 }
 
+static void on_watch_closed(uv_handle_t *h)
+{
+    struct hf_fake *f = h->data;
+    f->open_handles--;
+    maybe_closed(f);
+}
+
 static void run_close(struct later *l)
 {
+    if (l->f->watching)
+        uv_close((uv_handle_t *)&l->f->watch, on_watch_closed);
     for (struct hf_box *box = l->f->boxes; box; box = box->next)
         unlisten_box(box);
     l->f->closed = l->done_cb;
@@ -488,4 +520,23 @@ void hf_fake_end(struct hf_fake *f, const char *sandbox_id, enum hf_box_cause ca
         l->exit.cause = cause;
         (void)snprintf(l->exit.detail, sizeof(l->exit.detail), "%s", detail);
     }
+}
+
+static void on_watch(uv_timer_t *t)
+{
+    struct hf_fake *f = t->data;
+    for (struct hf_box *box = f->boxes; box; box = box->next) {
+        hf_auto_free char *exit = box->reported || !box->listening ? NULL : read_text(box->dir, "exit");
+        if (exit)
+            hf_fake_end(f, box->sandbox_id, (enum hf_box_cause)atoi(exit), "it was seen to end");
+    }
+}
+
+void hf_fake_watch(struct hf_fake *f)
+{
+    (void)uv_timer_init(f->base.loop, &f->watch);
+    f->watch.data = f;
+    f->watching = true;
+    f->open_handles++;
+    (void)uv_timer_start(&f->watch, on_watch, 10, 10);
 }

@@ -22,6 +22,8 @@ struct hf_fake {
     unsigned next;
     unsigned open_handles;
     struct hf_box *boxes;
+    uv_timer_t watch;
+    bool watching;
     hf_done_cb closed;
     void *closed_arg;
 };
@@ -31,6 +33,8 @@ struct hf_fake *hf_fake_new(uv_loop_t *loop, const char *run_dir);
 void hf_fake_end(struct hf_fake *f, const char *sandbox_id, enum hf_box_cause cause, const char *detail);
 /* As above while no daemon runs: works on the files. */
 void hf_fake_end_offline(const char *run_dir, const char *sandbox_id, enum hf_box_cause cause);
+/* Looks for `exit` files of living boxes every few milliseconds and reports them. */
+void hf_fake_watch(struct hf_fake *f);
 /* Number of boxes that the files know. */
 unsigned hf_fake_count(const char *run_dir);
 /* Makes a box that nobody has a row for. */

@@ -1,0 +1,296 @@
+/* Open: the session's one living sandbox, found, claimed again, or made. */
+#include <stdio.h>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+#include "control/present.h"
+#include "session/session_int.h"
+
+static void answer_open(struct session_op *op, struct hf_sandbox *sb, bool created)
+{
+    /* The row as it is by now, with the binding. */
+    hf_session_row_done(&op->row);
+    if (hf_get_session(op->s->c->meta, op->tenant, op->ask.key, &op->row) != 1) {
+        struct hf_err err = {0};
+        (void)hf_err_set(&err, -EIO, "the session's row can't be read");
+        hf_session_fail(op, &err);
+        return;
+    }
+    json_t *s = hf_session_present_sandbox(sb);
+    (void)json_object_set_new(s, "created", json_boolean(created));
+    if (op->call)
+        hf_call_json(op->call, created ? 201 : 200,
+                     json_pack("{s:o, s:o}", "session", hf_session_present(&op->row), "sandbox", s));
+    hf_killpoint("session.answered");
+    hf_session_leave(op);
+}
+
+/* ---- a new sandbox ---- */
+
+static void on_created(void *arg, struct hf_sandbox *sb, const struct hf_err *err)
+{
+    struct session_op *op = arg;
+    if (!sb) {
+        hf_session_fail(op, err);
+        return;
+    }
+    hf_killpoint("session.bound");
+    hf_control_event(op->s->c, op->tenant, sb->row.id, op->row.id, "session.bound", "", op->row.key);
+    answer_open(op, sb, true);
+}
+
+static void with_row(void *arg, struct hf_meta_batch *b, const char *sandbox_id)
+{
+    struct session_op *op = arg;
+    hf_bind_session(b, op->row.id, op->row.epoch, sandbox_id, hf_real_ms());
+}
+
+/* What the session's metadata says, what this open says, and the stamp by which a lost binding is found. */
+static json_t *stamped(const struct session_op *op)
+{
+    json_t *m = op->row.metadata ? json_loads(op->row.metadata, 0, NULL) : NULL;
+    m = m ? m : json_object();
+    if (op->ask.metadata)
+        (void)json_object_update(m, op->ask.metadata);
+    (void)json_object_set_new(m, "holdfast.session", json_string(op->row.id));
+    (void)json_object_set_new(m, "holdfast.session-key", json_string(op->row.key));
+    (void)json_object_set_new(m, "holdfast.binding-epoch",
+                              json_sprintf("%lld", (long long)op->row.epoch + 1));
+    return m;
+}
+
+static void create_sandbox(struct session_op *op)
+{
+    struct hf_control *c = op->s->c;
+    struct hf_err err = {0};
+    if (hf_control_admit(c, op->tenant, &err) < 0) {
+        hf_session_fail(op, &err);
+        return;
+    }
+    json_auto_t *metadata = stamped(op);
+    int64_t timeout_s = op->ask.timeout_s
+                            ? op->ask.timeout_s
+                            : HF_MIN((int64_t)HF_SESSION_TIMEOUT_S, (int64_t)c->cfg->max_timeout_s);
+    struct hf_create_req req = {.tenant = op->tenant,
+                                .template_id = op->template_id,
+                                .alias = op->alias,
+                                .cpu_millis = op->ask.limits.cpu_millis,
+                                .memory_bytes = op->ask.limits.memory_bytes,
+                                .disk_bytes = op->ask.limits.disk_bytes,
+                                .pids_max = op->ask.limits.pids_max,
+                                .timeout_s = timeout_s,
+                                .metadata = metadata,
+                                .env = op->ask.env,
+                                .session_id = op->row.id,
+                                .epoch = op->row.epoch + 1,
+                                .n_mounts = 1,
+                                .with_row = with_row,
+                                .with_row_arg = op};
+    req.mounts[0].name = op->row.volume_id;
+    req.mounts[0].image = op->image;
+    req.mounts[0].path = HF_SESSION_MOUNT;
+    hf_sandbox_create(c, &req, on_created, op, NULL);
+}
+
+/* ---- the workspace ---- */
+
+static void volume_work(uv_work_t *w)
+{
+    struct session_op *op = w->data;
+    int r = hf_disk_volume_create(op->s->c->cfg->data_dir, op->volume.name, (uint64_t)op->volume.bytes,
+                                  &op->image, &op->err);
+    if (r < 0 && !op->err.r)
+        (void)hf_err_set(&op->err, r, "the workspace can't be made: %s", strerror(-r));
+}
+
+static void on_volume(uv_work_t *w, int status)
+{
+    struct session_op *op = w->data;
+    if (op->err.r) {
+        hf_session_fail(op, &op->err);
+        return;
+    }
+    hf_killpoint("session.volume-made");
+    if (strcmp(op->volume.state, "ready") != 0) {
+        struct hf_meta_batch *b = hf_meta_batch_new();
+        hf_set_volume_state(b, op->volume.id, "ready");
+        hf_meta_commit(op->s->c->meta, b, HF_META_LAZY, NULL, NULL);
+    }
+    create_sandbox(op);
+}
+
+/* Making the image is idempotent, so a crash before the row said "ready" needs no case of its own. */
+static void ensure_volume(struct session_op *op)
+{
+    struct hf_err err = {0};
+    int r = hf_get_volume(op->s->c->meta, op->row.volume_id, &op->volume);
+    if (r != 1) {
+        (void)hf_err_set(&err, -EIO, "the workspace's row is missing or can't be read");
+        hf_session_fail(op, &err);
+        return;
+    }
+    op->work.data = op;
+    if (uv_queue_work(op->s->c->loop, &op->work, volume_work, on_volume) < 0)
+        abort(); /* fails for a NULL callback only */
+}
+
+/* ---- the binding ---- */
+
+static void bind_step(struct session_op *op);
+
+static void on_gone(void *arg, const struct hf_err *err)
+{
+    bind_step(arg);
+}
+
+struct claim {
+    struct session_op *op;
+    struct hf_sandbox *sb;
+};
+
+static void on_claimed(void *arg, int r, const struct hf_err *err)
+{
+    struct claim claim = *(struct claim *)arg;
+    free(arg);
+    bool alive = claim.sb->state == HF_RUNNING;
+    if (r < 0)
+        hf_session_fail(claim.op, err);
+    else if (alive)
+        answer_open(claim.op, claim.sb, false);
+    else
+        bind_step(claim.op);
+    hf_sandbox_unref(claim.sb);
+}
+
+/* The sandbox bears the session's stamp but the row names another, or none: the binding was lost. */
+static void claim_again(struct session_op *op, struct hf_sandbox *sb)
+{
+    hf_log_warn("session claims its sandbox again", "session=%s sandbox=%s", op->row.id, sb->row.id);
+    struct claim *claim = hf_new(struct claim);
+    *claim = (struct claim){op, hf_sandbox_ref(sb)};
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_bind_session(b, op->row.id, op->row.epoch, sb->row.id, hf_real_ms());
+    hf_meta_commit(op->s->c->meta, b, 0, on_claimed, claim);
+    hf_control_event(op->s->c, op->tenant, sb->row.id, op->row.id, "session.claimed", "", op->row.key);
+}
+
+/* The oldest living one; *ret_other: one that must be gone first. */
+static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_other)
+{
+    struct hf_sandbox *best = NULL;
+    *ret_other = NULL;
+    hf_list_foreach(it, &op->s->c->list)
+    {
+        struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
+        if (hf_state_ended(sb->state) || strcmp(sb->row.session_id, op->row.id) != 0)
+            continue;
+        bool bound = strcmp(sb->row.id, op->row.sandbox_id) == 0;
+        if (sb->state != HF_RUNNING) {
+            *ret_other = sb;
+        } else if (!best || bound) {
+            *ret_other = best ? best : *ret_other;
+            best = sb;
+        } else {
+            *ret_other = sb;
+        }
+    }
+    return best;
+}
+
+static void bind_step(struct session_op *op)
+{
+    struct hf_sandbox *other = NULL, *sb = choose(op, &other);
+    if (other) {
+        /* The workspace is locked by a dying one until nothing of it is left; a second one should not be. */
+        if (op->rounds++ == HF_SESSION_ROUNDS_MAX) {
+            struct hf_err err = {0};
+            (void)hf_err_http(&err, -EBUSY, 409, "the session's sandboxes do not settle; try again");
+            hf_session_fail(op, &err);
+            return;
+        }
+        hf_sandbox_kill(other, HF_CAUSE_DUPLICATE, "its session has another one", on_gone, op);
+        return;
+    }
+    if (!sb) {
+        ensure_volume(op);
+        return;
+    }
+    if (op->ask.timeout_s)
+        (void)hf_sandbox_set_timeout(sb, op->ask.timeout_s, true);
+    if (strcmp(sb->row.id, op->row.sandbox_id) != 0)
+        claim_again(op, sb);
+    else
+        answer_open(op, sb, false);
+}
+
+/* ---- the row ---- */
+
+static void on_session_row(void *arg, int r, const struct hf_err *err)
+{
+    struct session_op *op = arg;
+    if (r < 0) {
+        hf_session_fail(op, err);
+        return;
+    }
+    hf_killpoint("session.row-written");
+    bind_step(op);
+}
+
+static void make_session(struct session_op *op)
+{
+    struct hf_control *c = op->s->c;
+    struct hf_session_row *row = &op->row;
+    struct hf_volume_row v = {.created_ms = hf_real_ms()};
+    (void)snprintf(row->id, sizeof(row->id), "ses_");
+    hf_random_id(row->id + 4, 20);
+    (void)snprintf(row->tenant, sizeof(row->tenant), "%s", op->tenant);
+    (void)snprintf(row->key, sizeof(row->key), "%s", op->ask.key);
+    (void)snprintf(row->state, sizeof(row->state), "open");
+    (void)snprintf(row->volume_id, sizeof(row->volume_id), "ws-%s", row->id + 4);
+    (void)snprintf(row->template_ref, sizeof(row->template_ref), "%s",
+                   *op->ask.template_ref ? op->ask.template_ref : HF_SESSION_TEMPLATE);
+    row->metadata = op->ask.metadata ? json_dumps(op->ask.metadata, JSON_COMPACT) : hf_xstrdup("{}");
+    row->created_ms = row->updated_ms = row->opened_ms = v.created_ms;
+    v.bytes = op->ask.workspace_bytes ? op->ask.workspace_bytes : (int64_t)c->cfg->default_volume;
+    (void)snprintf(v.id, sizeof(v.id), "%s", row->volume_id);
+    (void)snprintf(v.name, sizeof(v.name), "%s", row->volume_id);
+    (void)snprintf(v.tenant, sizeof(v.tenant), "%s", op->tenant);
+    (void)snprintf(v.session_id, sizeof(v.session_id), "%s", row->id);
+    (void)snprintf(v.state, sizeof(v.state), "creating");
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_session(b, row);
+    hf_put_volume(b, &v);
+    hf_meta_commit(c->meta, b, 0, on_session_row, op);
+}
+
+/* The template is looked at before anything is written: a typing error makes no session. */
+static int pick_template(struct session_op *op, struct hf_err *err)
+{
+    const char *ref = *op->ask.template_ref ? op->ask.template_ref
+                      : *op->row.id         ? op->row.template_ref
+                                            : HF_SESSION_TEMPLATE;
+    struct hf_template_row t;
+    int r = hf_template_resolve(op->s->c, op->tenant, ref, &t, op->alias, err);
+    if (r == 0)
+        (void)snprintf(op->template_id, sizeof(op->template_id), "%s", t.id);
+    return r;
+}
+
+void hf_session_open_run(struct session_op *op)
+{
+    struct hf_err err = {0};
+    int r = hf_get_session(op->s->c->meta, op->tenant, op->ask.key, &op->row);
+    if (r < 0)
+        r = hf_err_set(&err, -EIO, "the database can't be read");
+    else if (r == 1 && strcmp(op->row.state, "deleting") == 0)
+        r = hf_err_http(&err, -EBUSY, 409, "the session is being deleted; try again when it is gone");
+    else
+        r = pick_template(op, &err);
+    if (r < 0)
+        hf_session_fail(op, &err);
+    else if (*op->row.id)
+        bind_step(op);
+    else
+        make_session(op);
+}
