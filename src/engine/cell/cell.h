@@ -163,6 +163,7 @@ void cell_pool_failed(struct cell_driver *d); /* a warm box did not start */
 /* ---- driver.c and the other operations ---- */
 
 void cell_close_if_idle(struct cell_driver *d);
+void cell_close_soon(void *d); /* for cell_defer */
 void cell_create(struct hf_driver *base, const struct hf_box_spec *spec, hf_box_cb cb, void *arg);
 void cell_scan(struct hf_driver *base, void (*found)(void *arg, const struct hf_box_found *f),
                hf_done_cb done, void *arg);

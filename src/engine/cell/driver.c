@@ -147,6 +147,11 @@ void cell_close_if_idle(struct cell_driver *d)
     cell_defer(d->base.loop, close_final, d);
 }
 
+void cell_close_soon(void *arg)
+{
+    cell_close_if_idle(arg);
+}
+
 static void close_driver(struct hf_driver *base, bool kill_pool, hf_done_cb cb, void *arg)
 {
     struct cell_driver *d = cell_of(base);
@@ -163,7 +168,7 @@ static void close_driver(struct hf_driver *base, bool kill_pool, hf_done_cb cb, 
     }
     if (kill_pool)
         cell_pool_empty(d);
-    cell_defer(base->loop, (void (*)(void *))cell_close_if_idle, d);
+    cell_defer(base->loop, cell_close_soon, d);
 }
 
 /* ---- new ---- */

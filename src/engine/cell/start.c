@@ -233,4 +233,6 @@ void cell_start_over(struct hf_box *box)
     d->warm_starting -= box->warm;
     cell_start_pump(d);
     cell_pool_fill(d);
+    if (d->closing)
+        cell_defer(d->base.loop, cell_close_soon, d);
 }

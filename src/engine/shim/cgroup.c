@@ -169,7 +169,7 @@ static int v2_create(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
     return r == 0 ? make_dir(cg, HF_CG_MEMORY, n, "user", err) : r;
 }
 
-int hf_cg_create(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
+static int create_dirs(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
 {
     if (cg->version == 2)
         return v2_create(cg, n, err);
@@ -180,6 +180,17 @@ int hf_cg_create(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
     if (r == 0 && hf_cg_has(cg, HF_CG_PIDS))
         r = make_dir(cg, HF_CG_PIDS, n, "user", err);
     return r;
+}
+
+int hf_cg_create(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
+{
+    int r = create_dirs(cg, n, err);
+    if (r != -ENOENT)
+        return r;
+    /* Another daemon of this host has just removed the empty parent. */
+    struct hf_cg again = *cg;
+    r = hf_cg_prepare(&again, err);
+    return r < 0 ? r : create_dirs(cg, n, err);
 }
 
 /* v1: the limit with swap may never be below the limit without, so the order depends on the direction. */

@@ -116,7 +116,7 @@ static int bind_device(int dev_fd, const char *name, struct hf_err *err)
 static int mount_pts_and_shm(const struct shim *s, int dev_fd, struct hf_err *err)
 {
     char size[32];
-    (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)s->spec.limits.memory_bytes);
+    (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)s->spec.limits.memory_bytes / 2);
     const struct option pts_options[] = {
         {"newinstance", NULL}, {"ptmxmode", "0666"}, {"mode", "0620"}, {"gid", "5"}};
     const struct option shm_options[] = {{"mode", "1777"}, {"size", size}};
