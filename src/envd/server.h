@@ -8,8 +8,9 @@ extern const struct hf_http_handler envd_http_handler;
 
 /* init.c */
 #define INIT_BODY_MAX (1024u * 1024u)
-#define INIT_CLOCK_BEHIND_NS (50 * INT64_C(1000000)) /* the box's clock is set when it is later than this … \
-                                                      */
+#define INIT_CLOCK_BEHIND_NS                                                         \
+    (50 * INT64_C(1000000)) /* the box's clock is set when it is later than this … \
+                             */
 #define INIT_CLOCK_AHEAD_NS (5000 * INT64_C(1000000)) /* … or further ahead than this */
 #define INIT_RUN_DIR "/run/e2b"
 void init_handle(struct envd *e, struct hf_req *req); /* POST /init */

@@ -18,20 +18,30 @@ void spool_init(struct spool *s, char *path)
     *s = (struct spool){.path = path, .fd = -1, .mem = HF_BUF_INIT(SPOOL_MEMORY)};
 }
 
-static void empty_window(struct spool *s)
+/* Where the part in the file ends and the part in memory begins. */
+static uint64_t file_end(const struct spool *s)
 {
-    if (s->on_disk)
-        total -= s->end - s->start;
-    s->start = s->end;
+    return s->end - s->mem.n;
+}
+
+/* Empties the window and gives its blocks back. */
+static void drop(struct spool *s)
+{
+    total -= file_end(s) - s->start;
+    hf_buf_done(&s->mem);
+    s->start = s->base = s->end;
+    if (s->fd >= 0 && ftruncate(s->fd, 0) < 0)
+        s->fd = hf_close(s->fd);
 }
 
 void spool_done(struct spool *s)
 {
-    empty_window(s);
+    total -= file_end(s) - s->start;
     s->fd = hf_close(s->fd);
     if (s->on_disk)
         (void)unlink(s->path);
     hf_buf_done(&s->mem);
+    s->start = s->end;
     free(hf_take_ptr(s->path));
 }
 
@@ -52,6 +62,8 @@ uint64_t spool_slack(const struct spool *s)
 
 static int open_file(struct spool *s, int flags)
 {
+    if (!s->path)
+        return -ENOTSUP;
     if (s->fd < 0)
         s->fd = open(s->path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
     return s->fd < 0 ? -errno : 0;
@@ -72,15 +84,6 @@ static int write_at(struct spool *s, const char *p, size_t n, uint64_t cursor)
     return 0;
 }
 
-/* Gives blocks back and starts over: the file may hold nothing useful any more. */
-static void restart(struct spool *s, uint64_t at)
-{
-    empty_window(s);
-    s->start = s->end = s->base = at;
-    if (s->fd >= 0 && ftruncate(s->fd, 0) < 0)
-        s->fd = hf_close(s->fd);
-}
-
 static void cut_front(struct spool *s)
 {
     uint64_t max = window_max();
@@ -88,7 +91,7 @@ static void cut_front(struct spool *s)
         return;
     uint64_t keep = s->end - max;
     if (fallocate(s->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)(keep - s->base)) < 0) {
-        restart(s, s->end); /* a file system that can't punch */
+        drop(s); /* a file system that can't punch */
         return;
     }
     total -= keep - s->start;
@@ -96,34 +99,44 @@ static void cut_front(struct spool *s)
 }
 
 /* Moves what memory holds to the file. */
-static int spill(struct spool *s)
+static int flush(struct spool *s)
 {
-    int r = open_file(s, O_CREAT | O_TRUNC);
+    int r = open_file(s, O_CREAT);
     if (r == 0)
-        r = write_at(s, s->mem.p, s->mem.n, s->start);
+        r = write_at(s, s->mem.p, s->mem.n, file_end(s));
     if (r < 0)
         return r;
     s->on_disk = true;
-    total += s->end - s->start;
+    total += s->mem.n;
     hf_buf_done(&s->mem);
     return 0;
 }
 
+static void keep_in_memory(struct spool *s, const void *p, size_t n)
+{
+    s->mem.max = HF_MAX((size_t)SPOOL_MEMORY, n);
+    if (hf_buf_add(&s->mem, p, n) < 0)
+        abort(); /* the callers look at the size */
+    s->end += n;
+}
+
 void spool_add(struct spool *s, const void *p, size_t n)
 {
-    if (!s->on_disk && hf_buf_add(&s->mem, p, n) == 0) {
-        s->end += n;
+    if (!s->on_disk && s->mem.n + n <= SPOOL_MEMORY) {
+        keep_in_memory(s, p, n);
         return;
     }
-    int r = !s->path ? -ENOTSUP : s->on_disk ? open_file(s, 0) : spill(s);
+    if (flush(s) < 0)
+        drop(s);
+    int r = open_file(s, O_CREAT);
     if (r == 0)
         r = write_at(s, p, n, s->end);
     s->failing = r < 0;
     if (r < 0) {
-        hf_buf_clear(&s->mem);
-        restart(s, s->end + n);
+        keep_in_memory(s, p, n); /* readers that are behind can still have what the file holds, and this */
         return;
     }
+    s->on_disk = true;
     s->end += n;
     total += n;
     cut_front(s);
@@ -133,11 +146,12 @@ ssize_t spool_read(struct spool *s, uint64_t from, void *p, size_t n)
 {
     if (from < s->start || from > s->end)
         return -ERANGE;
-    n = HF_MIN(n, s->end - from);
+    uint64_t border = file_end(s);
+    n = HF_MIN(n, (from < border ? border : s->end) - from);
     if (n == 0)
         return 0;
-    if (!s->on_disk) {
-        memcpy(p, s->mem.p + (from - s->start), n);
+    if (from >= border) {
+        memcpy(p, s->mem.p + (from - border), n);
         return (ssize_t)n;
     }
     int r = open_file(s, 0);

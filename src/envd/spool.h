@@ -2,8 +2,9 @@
  * count from the process's first byte. Loop thread only; writes and reads go to the page cache.
  *
  * Small outputs stay in memory; beyond SPOOL_MEMORY they go to a file in the box, so they count against the
- * box's disk quota. The file is linear (offset = cursor - base) and its old part is punched out. A write that
- * fails (disk full) empties the window: bytes are lost for late readers, never for live ones. */
+ * box's disk quota. The file is linear (offset = cursor - base) and its old part is punched out. A piece that
+ * can't be written (disk full) stays in memory until the next one comes; if it still can't be written then,
+ * the window is emptied: late readers lose bytes, live ones never. */
 #pragma once
 
 #include <sys/types.h>
@@ -18,10 +19,10 @@
 #define SPOOL_PUNCH_STEP (256u * 1024u)       /* the window may overshoot by this before it is cut */
 
 struct spool {
-    char *path; /* of the file to be; NULL = memory only */
-    struct hf_buf mem;
+    char *path;        /* of the file to be; NULL = memory only */
+    struct hf_buf mem; /* the end of the window, not in the file (yet) */
     int fd;
-    bool on_disk;              /* the content has moved to the file */
+    bool on_disk;              /* there is a file */
     bool failing;              /* the last write failed */
     uint64_t start, end, base; /* the window is [start, end) */
 };
@@ -29,7 +30,7 @@ struct spool {
 void spool_init(struct spool *s, char *path /* taken, may be NULL */);
 /* Removes the file. */
 void spool_done(struct spool *s);
-/* Appends; end always moves by n. */
+/* Appends n bytes, n > 0; end always moves by n. */
 void spool_add(struct spool *s, const void *p, size_t n);
 /* Up to n bytes at the cursor `from`. The count (0 at the end), -ERANGE when `from` is outside the window, or
  * the errno of the read. */

@@ -384,6 +384,19 @@ test('a reader that never reads stalls neither the process nor other readers', a
   stuck.destroy();
 });
 
+test('without a spool (full or read-only disk) an ordinary reader loses nothing', async () => {
+  const { child: other, port: otherPort } = await launch(['--listen-ctl', ctl + '2', '--spool-dir', '/proc/nowhere']);
+  const e = new Envd(otherPort);
+  const s = await e.start('/bin/sh', ['-c', 'head -c 50000000 /dev/zero; echo end >&2'], { stdin: false });
+  await sleep(300); // let the queue fill
+  const out = await s.wait();
+  assert.equal(out.stdout.length, 50000000);
+  assert.equal(out.missed, 0);
+  assert.equal(out.stderr.toString(), 'end\n');
+  e.agent.destroy();
+  other.kill('SIGTERM');
+});
+
 test('no reader at all: output is read and the process goes on', async () => {
   const marker = path.join(dir, 'alone');
   const s = await envd.start('/bin/sh', ['-c', `sleep 0.3; head -c 20000000 /dev/zero; touch ${marker}`], { stdin: false });

@@ -3,7 +3,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include "base/path.h"
@@ -102,17 +104,45 @@ static void all_windows_together_are_bounded(void **state)
 static void a_full_disk_loses_the_window_only(void **state)
 {
     struct spool s;
+    char c;
     spool_init(&s, hf_xstrdup("/dev/full"));
     add(&s, 1000);
-    add(&s, 5000);
+    add(&s, 5000); /* neither the first piece nor this one can be written; the last one stays in memory */
     assert_int_equal(s.end, 6000);
-    assert_int_equal(s.start, 6000);
+    assert_int_equal(s.start, 1000);
     assert_int_equal(spool_slack(&s), 0);
-    char c;
     assert_int_equal(spool_read(&s, 0, &c, 1), -ERANGE);
-    add(&s, 1000); /* fits into memory again */
-    check(&s, 6000, 1000);
+    check(&s, 1000, 5000);
+    add(&s, 4000);
+    assert_int_equal(s.start, 6000);
+    check(&s, 6000, 4000);
     spool_done(&s);
+    assert_int_equal(spool_total(), 0);
+}
+
+static void a_disk_that_gets_full_keeps_what_it_has(void **state)
+{
+    struct spool s;
+    struct rlimit old, small = {.rlim_cur = 20000};
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
+    small.rlim_max = old.rlim_max;
+    (void)signal(SIGXFSZ, SIG_IGN);
+    spool_init(&s, path_of("gets-full"));
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    add(&s, 10000);
+    add(&s, 9000);
+    add(&s, 8000); /* only a part of it fits */
+    assert_int_equal(s.start, 0);
+    assert_int_equal(spool_slack(&s), 0);
+    check(&s, 0, 19000);
+    check(&s, 19000, 8000);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
+    add(&s, 7000); /* there is room again */
+    assert_int_equal(s.start, 0);
+    assert_true(spool_slack(&s) > 0);
+    check(&s, 0, 34000);
+    spool_done(&s);
+    assert_int_equal(spool_total(), 0);
 }
 
 static void without_a_path_memory_only(void **state)
@@ -122,7 +152,8 @@ static void without_a_path_memory_only(void **state)
     add(&s, 2000);
     check(&s, 0, 2000);
     add(&s, 2000);
-    assert_int_equal(s.start, 4000);
+    assert_int_equal(s.start, 2000);
+    check(&s, 2000, 2000);
     assert_int_equal(spool_slack(&s), 0);
     spool_done(&s);
 }
@@ -155,6 +186,7 @@ int main(void)
         cmocka_unit_test(the_window_is_bounded),
         cmocka_unit_test(all_windows_together_are_bounded),
         cmocka_unit_test(a_full_disk_loses_the_window_only),
+        cmocka_unit_test(a_disk_that_gets_full_keeps_what_it_has),
         cmocka_unit_test(without_a_path_memory_only),
         cmocka_unit_test(prepare_removes_leftovers),
     };
