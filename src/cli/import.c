@@ -251,7 +251,7 @@ static int post(struct hf_cli *cli, struct upload *u, const char *url, struct hf
     return ret->body ? 0 : hf_err_set(err, -EBADMSG, "%s answered something that is not JSON", cli->url);
 }
 
-int hf_import(struct hf_cli *cli, const char *name, const char *path, struct hf_answer *ret,
+int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_private, struct hf_answer *ret,
               struct hf_err *err)
 {
     struct upload u = {.fd = -1, .dir_fd = -1, .pipe_w = -1};
@@ -259,6 +259,8 @@ int hf_import(struct hf_cli *cli, const char *name, const char *path, struct hf_
     int r = hf_buf_addf(&url, "%s/v1/templates", cli->url);
     if (r == 0)
         r = hf_url_query(&url, "name", name);
+    if (r == 0 && is_private)
+        r = hf_url_query(&url, "public", "false");
     if (r < 0)
         return hf_err_set(err, r, "the template's name is too long");
     u.answer = HF_BUF_INIT(HF_CLIENT_BODY_MAX);

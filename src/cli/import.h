@@ -4,7 +4,7 @@
 #include "cli/client.h"
 
 /* path "-" = a tar on stdin. The daemon's answer in ret. */
-int hf_import(struct hf_cli *cli, const char *name, const char *path, struct hf_answer *ret,
+int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_private, struct hf_answer *ret,
               struct hf_err *err) HF_MUST_USE;
 
 /* Writes the tree below dir_fd to out_fd as a pax tar with relative names, numeric owners, hard links, ACLs

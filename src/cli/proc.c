@@ -318,8 +318,8 @@ static int sandbox_ended(struct proc *p)
 {
     char fate[HF_ERR_MSG_MAX / 2];
     bool known = hf_box_fate(p->cli, p->box->id, fate, sizeof(fate));
-    return hf_err_set(p->err, -ESHUTDOWN, "the sandbox ended while the command ran%s%s",
-                      known ? ": " : "", known ? fate : "");
+    return hf_err_set(p->err, -ESHUTDOWN, "the sandbox ended while the command ran%s%s", known ? ": " : "",
+                      known ? fate : "");
 }
 
 /* The stream broke while the process ran. The process does not mind (it belongs to the sandbox, not to the

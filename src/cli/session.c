@@ -29,7 +29,7 @@ static int open_session(struct hf_cli *cli, const char *key, json_t *extra, stru
 }
 
 /* One page of the list, appended to into; next gets the cursor of the following one, "" at the end. */
-static int list_page(struct hf_cli *cli, const char *key, char next[1024], json_t *into, struct hf_err *err)
+static int list_page(struct hf_cli *cli, char next[1024], json_t *into, struct hf_err *err)
 {
     hf_auto_answer struct hf_answer a = {0};
     hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
@@ -37,11 +37,9 @@ static int list_page(struct hf_cli *cli, const char *key, char next[1024], json_
     if (r == 0)
         r = hf_url_query(&path, "limit", PAGE);
     if (r == 0)
-        r = hf_url_query(&path, "key", key);
-    if (r == 0)
         r = hf_url_query(&path, "cursor", *next ? next : NULL);
     if (r < 0)
-        return hf_err_set(err, r, "the session's key is too long");
+        return hf_err_set(err, r, "the cursor is too long");
     r = hf_api(cli, "GET", path.p, NULL, &a, err);
     if (r < 0)
         return r;
@@ -53,48 +51,35 @@ static int list_page(struct hf_cli *cli, const char *key, char next[1024], json_
     return 0;
 }
 
-/* The id of a session that is named by key or id; malloc'ed. */
-static int find_id(struct hf_cli *cli, const char *name, char **ret, struct hf_err *err)
+/* One call on /v1/sessions/{id}{suffix}. */
+static int call_on(struct hf_cli *cli, const char *name, const char *method, const char *suffix,
+                   struct hf_answer *ret, struct hf_err *err)
 {
-    char next[1024] = "";
-    if (!strchr(name, ':')) {
-        *ret = hf_xstrdup(name);
-        return 0;
-    }
-    do {
-        json_t *page = json_array(), *s;
-        size_t i;
-        int r = list_page(cli, name, next, page, err);
-        json_array_foreach(page, i, s) if (!*ret && strcmp(hf_show_str(s, "key"), name) == 0) *ret =
-            hf_xstrdup(hf_show_str(s, "id"));
-        json_decref(page);
-        if (r < 0)
-            return r;
-    } while (!*ret && *next);
-    return *ret ? 0 : hf_err_set(err, -ENOENT, "there is no session '%s'", name);
+    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
+    int r = hf_url_path(&path, "/v1/sessions/%s", name);
+    if (r == 0)
+        r = hf_buf_adds(&path, suffix);
+    if (r < 0)
+        return hf_err_set(err, r, "the session's name is too long");
+    r = hf_api(cli, method, path.p, NULL, ret, err);
+    if (r == -ENOENT && !*cli->hint)
+        hf_cli_hint(cli,
+                    "a key has the form AGENT:USER:CONVERSATION; `holdfast session ls` lists the sessions");
+    return r;
 }
 
 /* The key of a session that is named by key or id; malloc'ed. */
 static int find_key(struct hf_cli *cli, const char *name, char **ret, struct hf_err *err)
 {
     hf_auto_answer struct hf_answer a = {0};
-    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
     if (strchr(name, ':')) {
         *ret = hf_xstrdup(name);
         return 0;
     }
-    int r = hf_url_path(&path, "/v1/sessions/%s", name);
-    if (r < 0)
-        return hf_err_set(err, r, "the session's id is too long");
-    r = hf_api(cli, "GET", path.p, NULL, &a, err);
-    if (r == -ENOENT)
-        hf_cli_hint(cli,
-                    "a key has the form AGENT:USER:CONVERSATION; `holdfast session ls` lists the sessions");
-    if (r < 0)
-        return r;
-    const json_t *s = json_object_get(a.body, "session");
-    *ret = hf_xstrdup(hf_show_str(s ? s : a.body, "key"));
-    return 0;
+    int r = call_on(cli, name, "GET", "", &a, err);
+    if (r == 0)
+        *ret = hf_xstrdup(hf_show_str(json_object_get(a.body, "session"), "key"));
+    return r;
 }
 
 /* ---- open ---- */
@@ -106,17 +91,24 @@ static const struct hf_opt open_opts[] = {
     {0},
 };
 
+/* sandbox: the living one, or the last with what ended it; NULL or null when there was none. */
 static void print_session(const struct hf_cli *cli, const json_t *s, const json_t *sandbox)
 {
+    char left[HF_HUMAN_MAX];
     hf_auto_free char *metadata = hf_show_map(json_object_get(s, "metadata"));
-    const char *own = hf_show_str(s, "sandbox_id");
+    const char *state = hf_show_str(sandbox, "state"), *cause = hf_show_str(sandbox, "cause");
     hf_show_field(cli, "Session", "%s", hf_show_str(s, "id"));
     hf_show_field(cli, "Key", "%s", hf_show_str(s, "key"));
     hf_show_field(cli, "State", "%s", hf_show_str(s, "state"));
-    hf_show_field(cli, "Sandbox", "%s", sandbox ? hf_show_str(sandbox, "id") : own);
-    if (sandbox)
-        hf_show_field(cli, "Sandbox state", "%s", hf_show_str(sandbox, "state"));
+    hf_show_field(cli, "Sandbox", "%s", hf_show_str(sandbox, "id"));
+    if (*cause && strcmp(state, "running") != 0)
+        hf_show_field(cli, "Sandbox state", "%s (%s)", state, cause);
+    else
+        hf_show_field(cli, "Sandbox state", "%s", state);
+    if (strcmp(state, "running") == 0)
+        hf_show_field(cli, "Ends in", "%s", hf_show_until(sandbox, "end_at", left));
     hf_show_field(cli, "Template", "%s", hf_show_str(s, "template"));
+    hf_show_field(cli, "Workspace", "%s", hf_show_str(s, "workspace_volume"));
     hf_show_field(cli, "Created", "%s", hf_show_str(s, "created_at"));
     hf_show_field(cli, "Opened", "%s", hf_show_str(s, "opened_at"));
     hf_show_field(cli, "Closed", "%s", hf_show_str(s, "closed_at"));
@@ -213,7 +205,7 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
     size_t i;
     int r;
     do
-        r = list_page(cli, NULL, next, all, &err);
+        r = list_page(cli, next, all, &err);
     while (r == 0 && *next && hf_arg(args, "all"));
     if (r == 0 && cli->json) {
         hf_show_json(all);
@@ -240,33 +232,16 @@ static const struct hf_verb ls_verb = {
     .run = run_ls,
 };
 
-/* One call on /v1/sessions/{id}{suffix}. */
-static int call_on(struct hf_cli *cli, const char *name, const char *method, const char *suffix,
-                   struct hf_answer *ret, struct hf_err *err)
-{
-    hf_auto_free char *id = NULL;
-    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
-    int r = find_id(cli, name, &id, err);
-    if (r < 0)
-        return r;
-    r = hf_url_path(&path, "/v1/sessions/%s", id);
-    if (r == 0)
-        r = hf_buf_adds(&path, suffix);
-    return r < 0 ? hf_err_set(err, r, "the session's id is too long")
-                 : hf_api(cli, method, path.p, NULL, ret, err);
-}
-
 static int run_info(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     hf_auto_answer struct hf_answer a = {0};
     if (call_on(cli, args->v[0], "GET", "", &a, &err) < 0)
         return hf_cli_fail(cli, &err);
-    const json_t *s = json_object_get(a.body, "session");
     if (cli->json)
         hf_show_json(a.body);
     else
-        print_session(cli, s ? s : a.body, json_object_get(a.body, "sandbox"));
+        print_session(cli, json_object_get(a.body, "session"), json_object_get(a.body, "sandbox"));
     return HF_EXIT_OK;
 }
 

@@ -17,21 +17,6 @@ static const char *name_of(const json_t *t)
     return alias ? alias : name ? name : hf_show_str(t, "templateID");
 }
 
-static bool is_called(const json_t *t, const char *name)
-{
-    size_t i;
-    json_t *s;
-    if (strcmp(hf_show_str(t, "templateID"), name) == 0)
-        return true;
-    json_array_foreach(json_object_get(t, "aliases"), i,
-                       s) if (strcmp(json_string_value(s) ? json_string_value(s) : "", name) ==
-                              0) return true;
-    json_array_foreach(json_object_get(t, "names"), i,
-                       s) if (strcmp(json_string_value(s) ? json_string_value(s) : "", name) ==
-                              0) return true;
-    return false;
-}
-
 static int fetch(struct hf_cli *cli, struct hf_answer *ret, struct hf_err *err)
 {
     int r = hf_api(cli, "GET", "/templates", NULL, ret, err);
@@ -117,21 +102,18 @@ static int run_info(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     hf_auto_answer struct hf_answer a = {0};
-    size_t i;
-    json_t *t;
-    const json_t *found = NULL;
-    int r = fetch(cli, &a, &err);
-    json_array_foreach(a.body, i, t) if (!found && is_called(t, args->v[0])) found = t;
-    if (r == 0 && !found) {
+    hf_auto_buf struct hf_buf path = HF_BUF_INIT(HF_URL_MAX);
+    if (hf_url_path(&path, "/templates/%s", args->v[0]) < 0)
+        return hf_cli_usage(cli, args->verb, "the template's name is too long");
+    int r = hf_api(cli, "GET", path.p, NULL, &a, &err);
+    if (r == -ENOENT && !*cli->hint)
         hf_cli_hint(cli, "`holdfast template ls` lists the templates");
-        r = hf_err_set(&err, -ENOENT, "there is no template '%s'", args->v[0]);
-    }
     if (r < 0)
         return hf_cli_fail(cli, &err);
     if (cli->json)
-        hf_show_json(found);
+        hf_show_json(a.body);
     else
-        print_info(cli, found);
+        print_info(cli, a.body);
     return HF_EXIT_OK;
 }
 
@@ -148,6 +130,11 @@ static const struct hf_verb info_verb = {
 
 /* ---- import ---- */
 
+static const struct hf_opt import_opts[] = {
+    {"private", 0, NULL, "for this tenant only (those of the tenant default are for everybody)", NULL},
+    {0},
+};
+
 static int run_import(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
@@ -155,15 +142,12 @@ static int run_import(struct hf_cli *cli, const struct hf_args *args)
     const char *name = args->v[0], *path = args->n > 1 ? args->v[1] : "-";
     if (strcmp(path, "-") == 0 && isatty(STDIN_FILENO))
         return hf_cli_usage(cli, args->verb, "name a tar file or a folder, or pipe a tar into stdin");
-    if (hf_import(cli, name, path, &a, &err) < 0)
+    if (hf_import(cli, name, path, hf_arg(args, "private") != NULL, &a, &err) < 0)
         return hf_cli_fail(cli, &err);
-    const char *id = hf_show_str(a.body, "id");
-    if (!*id)
-        id = hf_show_str(a.body, "templateID");
     if (cli->json)
         hf_show_json(a.body);
     else
-        (void)puts(id);
+        (void)puts(hf_show_str(a.body, "template_id"));
     if (isatty(STDERR_FILENO))
         hf_cli_say(cli, "a sandbox of it: holdfast sandbox create %s", name);
     return HF_EXIT_OK;
@@ -176,6 +160,7 @@ static const struct hf_verb import_verb = {
     .min_args = 1,
     .max_args = 2,
     .complete = HF_COMPLETE_FILE,
+    .opts = import_opts,
     .details =
         "PATH is a tar of a root file system, in any usual compression, or a folder that holds one (owners,\n"
         "modes, links and extended attributes are kept; run it as root to read everything). - or nothing\n"

@@ -76,8 +76,10 @@ export class Mock {
     if (parts[0] === 'v2') parts.shift()
     if (parts[0] === 'sandboxes') return this.restSandboxes(req, res, url, parts)
     if (parts[0] === 'v1') return this.restOurs(req, res, url, parts)
-    if (parts[0] === 'templates' && req.method === 'GET')
-      return this.json(res, 200, [{ templateID: 'tpl1', aliases: ['base'], names: ['base'], buildStatus: 'ready', diskSizeMB: 700, spawnCount: 3, createdAt: new Date().toISOString() }])
+    if (parts[0] === 'templates' && req.method === 'GET' && parts[1] !== 'none') {
+      const base = { templateID: 'tpl1', aliases: ['base'], names: ['base'], buildStatus: 'ready', diskSizeMB: 700, spawnCount: 3, createdAt: new Date().toISOString() }
+      return this.json(res, 200, parts[1] ? base : [base])
+    }
     if (parts[0] === 'templates') return this.fail(res, 404, `template '${parts[1]}' not found`)
     return this.fail(res, 404, 'not found')
   }
@@ -115,9 +117,9 @@ export class Mock {
     if (parts[1] === 'templates') {
       this.imported = { name: url.searchParams.get('name'), bytes: await body(req), type: req.headers['content-type'] }
       if (this.imported.name === 'bad') return this.fail(res, 400, 'the tar is damaged', { hint: 'make it again' })
-      return this.json(res, 201, { id: 'tplnew', name: this.imported.name })
+      return this.json(res, 201, { template_id: 'tplnew', name: this.imported.name, bytes: 1, sha256: '00', public: true })
     }
-    const found = [...this.sessions.values()].find((s) => s.session.id === parts[2])
+    const found = [...this.sessions.values()].find((s) => [s.session.id, s.session.key].includes(parts[2]))
     if (!parts[2] && req.method === 'POST') {
       const { key } = JSON.parse(await body(req))
       if (!/^[^:]+:[^:]+:[^:]+$/.test(key)) return this.fail(res, 400, 'key must be agent:user:conversation')
