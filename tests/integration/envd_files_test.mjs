@@ -474,7 +474,8 @@ test('a slow reader: the daemon neither buffers nor blocks', async () => {
   for (let i = 0; i < 20; i++)
     reqs.push(await new Promise((resolve) => http.get({ host: '127.0.0.1', port, path: q({ path: at('huge'), username: 'root' }) }, (res) => resolve(res.pause()))));
   await sleep(300);
-  assert.ok(rss() - base < 40 * 1024, `${rss() - base} KiB more for 20 stuck readers`);
+  const sanitized = fs.readFileSync(`/proc/${child.pid}/maps`, 'utf8').includes('asan');
+  if (!sanitized) assert.ok(rss() - base < 40 * 1024, `${rss() - base} KiB more for 20 stuck readers`);
   const t0 = Date.now();
   assert.equal((await rpc('Stat', { path: at('huge') })).entry.size, String(size));
   assert.ok(Date.now() - t0 < 200);
@@ -887,9 +888,18 @@ for (const { name, fn } of tests) {
     console.log(`FAIL ${name}\n${e.stack}`);
   }
 }
-child.expected = true;
-child.kill('SIGKILL');
-await rpc('Stat', { path: '/' }).catch(() => {});
+// An orderly end, so that a leak checker in the binary has its say.
+if (!child.gone) {
+  child.expected = true;
+  const code = await new Promise((r) => {
+    child.on('exit', r);
+    child.kill('SIGTERM');
+  });
+  if (code !== 0) {
+    failed++;
+    console.log(`FAIL envd ended with ${code}`);
+  }
+}
 fs.rmSync(dir, { recursive: true, force: true, maxRetries: 3 });
 console.log(failed ? `${failed} failed` : 'all passed');
 process.exit(failed ? 1 : 0);
