@@ -38,6 +38,7 @@ struct hf_proxy;
 /* domain: requests for Host <port>-<id>.<domain>[:port] are ours ("localhost" by default). */
 struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct hf_proxy_ops *ops,
                               void *self) HF_MUST_USE;
+/* Cuts everything; the memory goes once the loop has closed the handles. */
 void hf_proxy_free(struct hf_proxy *p);
 
 /* True when the request is for a sandbox: its Host parses as <port>-<id>.<domain>, or it carries an

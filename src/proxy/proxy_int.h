@@ -21,6 +21,9 @@
 /* Pieces of a response body that one write to the client can carry, beside head and framing. */
 #define HF_PROXY_GATHER 16u
 
+/* Body bytes up to this many are copied behind the head. */
+#define HF_PROXY_COPY_MAX 4096u
+
 struct hf_pool {
     struct hf_list node, idle; /* idle: most recently used first */
     struct hf_box *box;

@@ -12,6 +12,27 @@ static void gather_reset(struct hf_gather *g)
     g->total = 0;
 }
 
+/* Makes one piece of several small ones: a plain write is cheaper than a gathered one. Returns the number of
+ * pieces left in v. */
+static unsigned join(struct hf_buf *b, uv_buf_t *v, unsigned n)
+{
+    bool has_head = v[0].base == b->p; /* there already */
+    size_t more = 0;
+    for (unsigned i = has_head; i < n; i++)
+        more += v[i].len;
+    if (!has_head)
+        hf_buf_clear(b);
+    int r = hf_buf_reserve(b, more);
+    if (has_head)
+        v[0].base = b->p;
+    for (unsigned i = has_head; r == 0 && i < n; i++)
+        r = hf_buf_add(b, v[i].base, v[i].len);
+    if (r < 0)
+        return n;
+    v[0] = uv_buf_init(b->p, (unsigned)b->n);
+    return 1;
+}
+
 /* Writes head (if it is due), what was gathered, and the end. */
 static void emit(struct hf_px *px, bool complete)
 {
@@ -34,7 +55,10 @@ static void emit(struct hf_px *px, bool complete)
         const char *from = g->total ? end : end + 2;
         v[n++] = uv_buf_init((char *)from, (unsigned)((g->total ? 2u : 0u) + (complete ? 5u : 0u)));
     }
+    size_t total = g->total;
     gather_reset(g);
+    if (n > 1 && total <= HF_PROXY_COPY_MAX)
+        n = join(&p->scratch, v, n);
     if (n)
         hf_conn_writev(px->req->conn, v, n);
 }

@@ -1,5 +1,7 @@
 /* HTTP/1.1 server on libuv + llhttp: the one server of the daemon and of envd.
  *
+ * The process must ignore SIGPIPE (libuv writes with write(2)) and reset it in its children.
+ *
  * Everything runs on the loop's thread. A request is an exchange: handler.on_request is called once its head
  * is complete and must arrange exactly one response (now or later). Bodies stream both ways with
  * backpressure; nothing is buffered without a limit.
@@ -85,7 +87,7 @@ int64_t hf_req_content_length(const struct hf_req *req);
 bool hf_req_aborted(const struct hf_req *req);
 int hf_req_listener_tag(const struct hf_req *req); /* 0 for hf_http_server_listen_tcp */
 uv_loop_t *hf_req_loop(const struct hf_req *req);
-/* Peer address as text, "unix" for unix sockets. */
+/* Peer address as text without port, "unix" for unix sockets. */
 const char *hf_req_peer(const struct hf_req *req);
 
 void hf_req_set_ops(struct hf_req *req, const struct hf_req_ops *ops, void *data);
@@ -111,7 +113,8 @@ int hf_percent_decode(struct hf_str s, bool plus_is_space, struct hf_buf *out) H
 /* ---- response ---- */
 
 /* Extra header for the response to come. Name and value are copied; a value with CR, LF or NUL is dropped
- * and logged (header injection). */
+ * and logged (header injection). Content-Length and Transfer-Encoding are the server's own and ignored here;
+ * "Connection: close" ends the connection after this response, other values of Connection are ignored. */
 void hf_res_header(struct hf_req *req, const char *name, const char *value);
 /* Whole response at once: sets Content-Length and, when ctype is not NULL, Content-Type. status 204/304
  * have no body. p is copied. */
@@ -134,6 +137,7 @@ void hf_res_end(struct hf_req *req);
 void hf_res_abort(struct hf_req *req);
 
 /* Turns the connection into a raw tunnel: the stream is handed over with the bytes that were already read
- * past the head (valid during the call). on_close of the request is called before this returns. The caller
- * owns the stream (uv_close + free(stream)). NULL when the client is already gone. */
+ * past the head (the caller frees them with hf_buf_done). Only once the request body is complete and before
+ * a response has begun. on_close of the request is called before this returns. The caller owns the stream
+ * (uv_close + free(stream)). NULL when the client is already gone. */
 uv_stream_t *hf_req_hijack(struct hf_req *req, struct hf_buf *ret_leftover) HF_MUST_USE;

@@ -5,6 +5,7 @@
  *
  * Sandbox "bench", port 8000, is 127.0.0.1:UPSTREAM_PORT. */
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
@@ -63,6 +64,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: proxy-bench LISTEN_PORT UPSTREAM_PORT\n");
         return 2;
     }
+    (void)signal(SIGPIPE, SIG_IGN);
     uv_loop_t *loop = uv_default_loop();
     struct hf_http_server *s = hf_http_server_new(loop, &handler, &b);
     b.proxy = hf_proxy_new(loop, "localhost", &ops, &b);

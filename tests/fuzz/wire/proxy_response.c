@@ -1,5 +1,6 @@
 /* What a sandbox's application may answer: the proxy's response parser. The first byte chooses the request
  * and the sizes of the pieces. Whatever reaches the client must itself be well-formed. */
+#include <signal.h>
 #include <sys/socket.h>
 
 #include "proxy/proxy_int.h"
@@ -43,6 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (!server) {
+        (void)signal(SIGPIPE, SIG_IGN);
         (void)uv_loop_init(&loop);
         server = hf_http_server_new(&loop, &handler, NULL);
         proxy = hf_proxy_new(&loop, "localhost", &ops, NULL);

@@ -539,6 +539,7 @@ static void test_early_response(void **state)
 
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_heads),
         RIG_TEST(test_absolute_form_and_http10),

@@ -266,6 +266,7 @@ static void test_free_in_use(void **state)
 
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_upload),       RIG_TEST(test_download),           RIG_TEST(test_download_abandoned),
         RIG_TEST(test_tunnel),       RIG_TEST(test_tunnel_early_bytes), RIG_TEST(test_tunnel_bulk),

@@ -511,10 +511,26 @@ static void test_idle_connection_is_small(void **state)
     hf_close(fd);
 }
 
+/* Beyond the maximum a connection is accepted and closed at once. */
+static void test_connection_limit(void **state)
+{
+    size_t real = server->conn_n;
+    server->conn_n = HF_HTTP_CONNS_MAX;
+    int fd = dial();
+    assert_int_equal(net_read_end(&loop, fd, &in), 0);
+    hf_close(fd);
+    server->conn_n = real;
+    fd = dial();
+    net_send(&loop, fd, GET("/"));
+    net_expect(&loop, fd, &in, "\r\n\r\nok");
+    hf_close(fd);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         T(test_basics),
         T(test_http10),
@@ -535,6 +551,7 @@ int main(void)
         T(test_unix_and_tags),
         T(test_stop),
         T(test_idle_connection_is_small),
+        T(test_connection_limit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

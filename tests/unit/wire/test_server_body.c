@@ -322,6 +322,18 @@ static void test_reader_leaves(void **state)
     assert_int_equal(aborts, 1);
 }
 
+/* One that takes nothing at all is cut after the idle time. */
+static void test_reader_never_reads(void **state)
+{
+    hf_http_server_set_timeouts(server, 0, 150);
+    int fd = dial(65536);
+    net_send(&loop, fd, "GET /download HTTP/1.1\r\n" HOST "\r\n");
+    NET_WAIT(&loop, closes == 1);
+    assert_int_equal(aborts, 1);
+    assert_true(produced < BIG);
+    hf_close(fd);
+}
+
 static void test_continue(void **state)
 {
     answer_on_end = true;
@@ -390,6 +402,7 @@ static void test_hijack(void **state)
 
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         T(test_upload),
         T(test_chunks_byte_by_byte),
@@ -398,6 +411,7 @@ int main(void)
         T(test_slow_reader),
         T(test_chunked_download),
         T(test_reader_leaves),
+        T(test_reader_never_reads),
         T(test_continue),
         T(test_chunk_overhead_is_limited),
         T(test_hijack),
