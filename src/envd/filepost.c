@@ -403,4 +403,9 @@ void files_post(struct envd *e, struct hf_req *req, struct files_query *q)
     u->req = req;
     u->failed = prepare(u, req, &u->err) < 0;
     hf_req_set_ops(req, &ops, u);
+    /* A client that waits for 100 Continue is spared the upload; one that sends too much is not heard out. */
+    if (u->failed && (hf_req_header(req, "expect").p || u->expected > FILES_DRAIN_MAX)) {
+        u->drained = FILES_DRAIN_MAX;
+        answer_failure(u);
+    }
 }

@@ -231,6 +231,34 @@ test('gzip bodies, whole and broken', async () => {
   assert.ok(!fs.existsSync(at('bad1')) && !fs.existsSync(at('bad2')));
 });
 
+test('a refused upload is answered, however much the client sends', async () => {
+  const flood = (n, headers) =>
+    new Promise((resolve, reject) => {
+      const req = http.request({ host: '127.0.0.1', port, method: 'POST', path: q({ path: at('refused'), username: 'root' }), headers }, (res) => {
+        const parts = [];
+        res.on('data', (d) => parts.push(d));
+        res.on('end', () => resolve({ status: res.statusCode, headers: res.headers, body: Buffer.concat(parts), sent }));
+      });
+      let sent = 0;
+      req.on('error', reject);
+      const chunk = Buffer.alloc(1 << 20);
+      (async () => {
+        while (sent < n && !req.destroyed && !req.res) {
+          sent += chunk.length;
+          if (!req.write(chunk)) await Promise.race([new Promise((r) => req.once('drain', r)), sleep(1000)]);
+        }
+        req.end();
+      })();
+    });
+  const res = await flood(40 << 20, { 'content-type': 'text/plain' });
+  refused(res, 400, /unsupported content type/);
+  assert.equal(res.sent, 40 << 20, 'heard out');
+  const waiting = await raw(port, 'POST /files?path=x&username=root HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n', 300);
+  assert.match(waiting, /^HTTP\/1.1 400 /);
+  const huge = await raw(port, 'POST /files?path=x&username=root HTTP/1.1\r\nHost: x\r\nContent-Type: text/plain\r\nContent-Length: 67108865\r\n\r\n', 300);
+  assert.match(huge, /^HTTP\/1.1 400 /);
+});
+
 test('PUT and HEAD', async () => {
   const res = await envd.request('PUT', q({ path: at('put'), username: 'root' }), { body: 'hello' });
   assert.equal(res.status, 200);
@@ -446,6 +474,8 @@ test('gzip answers', async () => {
   assert.ok(zlib.gunzipSync(fetchLike.body).equals(text));
   const noise = await get(at('big.bin'), { 'accept-encoding': 'gzip, deflate' });
   assert.equal(noise.headers['content-encoding'], undefined, 'what does not shrink is sent as it is');
+  fs.writeFileSync(at('c5.txt'), Buffer.alloc((4 << 20) + 1, 'a'));
+  assert.equal((await get(at('c5.txt'), { 'accept-encoding': 'gzip, deflate' })).headers['content-encoding'], undefined, 'large files go as they are');
   const forced = await get(at('big.bin'), { 'accept-encoding': 'gzip' });
   assert.ok(zlib.gunzipSync(forced.body).equals(fs.readFileSync(at('big.bin'))));
   assert.equal((await get(at('c.txt'), { 'accept-encoding': 'gzip;q=0' })).headers['content-encoding'], undefined);
