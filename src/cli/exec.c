@@ -1,9 +1,7 @@
 /* holdfast sandbox exec: a command in a sandbox as if it ran here. */
-#include <poll.h>
 #include <signal.h>
 #include <sys/stat.h>
 
-#include "base/path.h"
 #include "base/text.h"
 #include "cli/args.h"
 #include "cli/proc.h"
@@ -25,35 +23,13 @@ const struct hf_opt hf_exec_opts[] = {
 };
 
 struct sink {
-    bool json;
     struct hf_buf out, err;
     bool cut;
 };
 
-static int write_through(int fd, const char *p, size_t n)
-{
-    while (n) {
-        ssize_t w = write(fd, p, n);
-        if (w < 0 && errno == EAGAIN) { /* somebody else made the shared terminal non-blocking */
-            struct pollfd pfd = {.fd = fd, .events = POLLOUT};
-            (void)poll(&pfd, 1, -1);
-            continue;
-        }
-        if (w < 0 && errno == EINTR)
-            continue;
-        if (w < 0)
-            return -errno;
-        p += w;
-        n -= (size_t)w;
-    }
-    return 0;
-}
-
 static int on_output(void *arg, enum hf_proc_stream which, const char *p, size_t n)
 {
     struct sink *s = arg;
-    if (!s->json)
-        return write_through(which == HF_PROC_STDERR ? STDERR_FILENO : STDOUT_FILENO, p, n);
     struct hf_buf *b = which == HF_PROC_STDERR ? &s->err : &s->out;
     size_t room = b->max - b->n;
     s->cut |= n > room;
@@ -93,7 +69,7 @@ static void print_json(const struct hf_proc_result *res, const struct sink *s, i
     json_t *j = json_pack("{s:I, s:i, s:o?, s:b, s:o, s:o, s:b}", "pid", (json_int_t)res->pid, "exit_code",
                           code, "signal", res->signal ? json_integer(res->signal) : json_null(), "timed_out",
                           (int)res->timed_out, "stdout", text_of(&s->out), "stderr", text_of(&s->err),
-                          "truncated", (int)s->cut);
+                          "truncated", (int)(s->cut || res->missed));
     hf_show_json(j);
     json_decref(j);
 }
@@ -109,6 +85,12 @@ static int code_of(struct hf_cli *cli, const struct hf_proc_result *res)
     }
     if (!res->ended)
         return res->interrupted ? HF_EXIT_SIGNAL + res->interrupted : HF_EXIT_INFRA;
+    if (res->missed) {
+        hf_cli_say(cli, "holdfast: %llu bytes of output were lost on the way",
+                   (unsigned long long)res->missed);
+        if (res->exited && res->exit_code == 0)
+            return HF_EXIT_INFRA; /* whoever reads the output must not take it for whole */
+    }
     if (res->exited)
         return res->exit_code & 0xff;
     return HF_EXIT_SIGNAL + (res->signal ? res->signal : SIGKILL);
@@ -158,9 +140,10 @@ static int run_in_box(struct hf_cli *cli, const struct hf_box *box, struct hf_pr
 {
     struct hf_err err = {0};
     struct hf_proc_result res;
-    struct sink sink = {.json = cli->json && !spec->detach};
+    struct sink sink = {0};
+    bool collect = cli->json && !spec->detach;
     sink.out = sink.err = HF_BUF_INIT(COLLECT_MAX);
-    spec->output = on_output;
+    spec->output = collect ? on_output : NULL;
     spec->arg = &sink;
     int code, r = hf_proc_run(cli, box, spec, &res, &err);
     if (r < 0) {
@@ -170,7 +153,7 @@ static int run_in_box(struct hf_cli *cli, const struct hf_box *box, struct hf_pr
         code = HF_EXIT_OK;
     } else {
         code = code_of(cli, &res);
-        if (sink.json)
+        if (collect)
             print_json(&res, &sink, code);
     }
     hf_buf_done(&sink.out);

@@ -65,22 +65,38 @@ static void on_start(struct proc *p, const json_t *start)
         p->want_resize = p->reattached;
 }
 
-static int on_data(struct proc *p, const json_t *data)
+static const char *const stream_names[PROC_STREAMS] = {
+    [HF_PROC_STDOUT] = "stdout", [HF_PROC_STDERR] = "stderr", [HF_PROC_PTY] = "pty"};
+
+static void output_is_closed(struct proc *p)
 {
-    static const char *const names[] = {
-        [HF_PROC_STDOUT] = "stdout", [HF_PROC_STDERR] = "stderr", [HF_PROC_PTY] = "pty"};
-    for (size_t i = 0; i < HF_ARRAY_LEN(names); i++) {
-        const json_t *text = json_object_get(data, names[i]);
+    p->ret->output_closed = true;
+    p->want_signal = SIGTERM;
+}
+
+static int deliver(struct proc *p, enum hf_proc_stream which, const char *data, size_t n)
+{
+    if (p->spec->output)
+        return p->spec->output(p->spec->arg, which, data, n);
+    struct proc_out *o = &p->out[which == HF_PROC_STDERR];
+    int r = proc_out_push(o, data, n);
+    return r < 0 ? r : proc_out_pump(o);
+}
+
+/* data is {"stdout": base64}, {"stderr": …} or {"pty": …}; missed: bytes of it that were thrown away. */
+static int on_data(struct proc *p, const json_t *data, uint64_t missed)
+{
+    p->ret->missed += missed;
+    for (size_t i = 0; i < PROC_STREAMS; i++) {
+        const json_t *text = json_object_get(data, stream_names[i]);
         hf_auto_buf struct hf_buf b = HF_BUF_INIT(HF_PROC_MESSAGE_MAX);
-        if (!text || p->ret->output_closed)
+        if (!text)
             continue;
         if (hf_unbase64_add(&b, (struct hf_str){json_string_value(text), json_string_length(text)}) < 0)
             return hf_err_set(p->err, -EBADMSG, "the sandbox sent output that is not base64");
-        int r = p->spec->output(p->spec->arg, (enum hf_proc_stream)i, b.p ? b.p : "", b.n);
-        if (r < 0) {
-            p->ret->output_closed = true;
-            p->want_signal = SIGTERM;
-        }
+        p->cursor[i] += missed + b.n;
+        if (!p->ret->output_closed && deliver(p, (enum hf_proc_stream)i, b.p ? b.p : "", b.n) < 0)
+            output_is_closed(p);
     }
     return 0;
 }
@@ -126,7 +142,7 @@ static int on_envelope(void *arg, unsigned flags, struct hf_str payload)
     if ((part = json_object_get(event, "start")))
         on_start(p, part);
     if ((part = json_object_get(event, "data")) && !p->spec->detach)
-        r = on_data(p, part);
+        r = on_data(p, part, (uint64_t)json_integer_value(json_object_get(event, "missed")));
     if ((part = json_object_get(event, "end")))
         on_end(p, part);
     json_decref(j);
@@ -166,11 +182,34 @@ static void stream_close(struct proc *p)
     hf_buf_done(&p->refusal);
 }
 
+static struct curl_slist *stream_headers(const struct proc *p)
+{
+    char text[128];
+    struct curl_slist *h = hf_box_headers(p->box, true);
+    h = hf_client_header(h, "Content-Type", "application/connect+json");
+    (void)snprintf(text, sizeof(text), "%u", HF_PROC_KEEPALIVE_S);
+    h = hf_client_header(h, "Keepalive-Ping-Interval", text);
+    if (p->spec->timeout_ms && !p->reattached) {
+        (void)snprintf(text, sizeof(text), "%llu", (unsigned long long)p->spec->timeout_ms);
+        h = hf_client_header(h, "Connect-Timeout-Ms", text);
+    }
+    if (!p->reattached)
+        return h;
+    /* Go on exactly where the broken stream ended; docs/api/envd.md. */
+    if (p->spec->pty)
+        (void)snprintf(text, sizeof(text), "pty=%llu", (unsigned long long)p->cursor[HF_PROC_PTY]);
+    else
+        (void)snprintf(text, sizeof(text), "stdout=%llu,stderr=%llu",
+                       (unsigned long long)p->cursor[HF_PROC_STDOUT],
+                       (unsigned long long)p->cursor[HF_PROC_STDERR]);
+    return hf_client_header(h, "Holdfast-Cursor", text);
+}
+
 /* Takes msg. */
 static int stream_open(struct proc *p, const char *method, json_t *msg)
 {
     hf_auto_free char *url = hf_xasprintf("%s%s", p->cli->sandbox_url, method);
-    hf_auto_free char *text = json_dumps(msg, JSON_COMPACT), *number = NULL;
+    hf_auto_free char *text = json_dumps(msg, JSON_COMPACT);
     hf_auto_buf struct hf_buf body = HF_BUF_INIT(HF_PROC_MESSAGE_MAX);
     json_decref(msg);
     if (!text)
@@ -181,17 +220,8 @@ static int stream_open(struct proc *p, const char *method, json_t *msg)
     p->refusal = HF_BUF_INIT(256 * 1024);
     p->stream_done = p->end_seen = false;
     p->stream = hf_client_easy(p->cli, url, p->stream_errbuf);
-    struct curl_slist *h = hf_box_headers(p->box, true);
-    h = hf_client_header(h, "Content-Type", "application/connect+json");
-    number = hf_xasprintf("%u", HF_PROC_KEEPALIVE_S);
-    h = hf_client_header(h, "Keepalive-Ping-Interval", number);
-    if (p->spec->timeout_ms && !p->reattached) {
-        free(number);
-        number = hf_xasprintf("%llu", (unsigned long long)p->spec->timeout_ms);
-        h = hf_client_header(h, "Connect-Timeout-Ms", number);
-    }
-    p->stream_headers = h;
-    curl_easy_setopt(p->stream, CURLOPT_HTTPHEADER, h);
+    p->stream_headers = stream_headers(p);
+    curl_easy_setopt(p->stream, CURLOPT_HTTPHEADER, p->stream_headers);
     curl_easy_setopt(p->stream, CURLOPT_POSTFIELDSIZE, (long)body.n);
     p->stream_body = hf_buf_take(&body);
     curl_easy_setopt(p->stream, CURLOPT_POSTFIELDS, p->stream_body);
@@ -235,7 +265,7 @@ static void on_signal(struct proc *p, int sig)
         p->want_resize = p->spec->pty;
         return;
     }
-    if (!p->ret->pid || sig == SIGHUP || ++p->interrupts > 2) {
+    if (!p->ret->pid || p->ret->ended || sig == SIGHUP || ++p->interrupts > 2) {
         p->ret->interrupted = sig;
         return;
     }
@@ -268,25 +298,58 @@ static void collect_done(struct proc *p)
     }
 }
 
+static void pump_output(struct proc *p)
+{
+    for (size_t i = 0; i < HF_ARRAY_LEN(p->out); i++)
+        if (proc_out_pump(&p->out[i]) < 0) {
+            /* What waits for a reader that is gone must not keep us. */
+            hf_buf_clear(&p->out[i].mem);
+            p->out[i].mem_r = 0;
+            p->out[i].spill_r = p->out[i].spill_w;
+            output_is_closed(p);
+        }
+}
+
+/* Sleeps until something happens, and does it. */
+static void wait_for_more(struct proc *p)
+{
+    struct curl_waitfd fds[4] = {{.fd = p->signal_fd, .events = CURL_WAIT_POLLIN}};
+    unsigned n = 1, input = 0;
+    if (proc_wants_input(p)) {
+        input = n;
+        fds[n++] = (struct curl_waitfd){.fd = STDIN_FILENO, .events = CURL_WAIT_POLLIN};
+    }
+    for (size_t i = 0; i < HF_ARRAY_LEN(p->out); i++)
+        if (proc_out_pending(&p->out[i]))
+            fds[n++] = (struct curl_waitfd){.fd = p->out[i].fd, .events = CURL_WAIT_POLLOUT};
+    (void)curl_multi_poll(p->multi, fds, n, POLL_MS, NULL);
+    if (fds[0].revents)
+        read_signals(p);
+    if (input && fds[input].revents)
+        proc_read_input(p);
+    pump_output(p);
+}
+
 /* Until the stream is over, or somebody wants to leave. */
 static void pump(struct proc *p)
 {
     while (!p->stream_done && !p->ret->interrupted && !p->ret->left) {
         int running;
-        struct curl_waitfd fds[2] = {{.fd = p->signal_fd, .events = CURL_WAIT_POLLIN},
-                                     {.fd = STDIN_FILENO, .events = CURL_WAIT_POLLIN}};
         proc_send(p);
         (void)curl_multi_perform(p->multi, &running);
         collect_done(p);
         if (p->stream_done || (p->ret->ended && hf_mono_ms() - p->end_ms > END_GRACE_MS))
             break;
         proc_send(p);
-        (void)curl_multi_poll(p->multi, fds, proc_wants_input(p) ? 2 : 1, POLL_MS, NULL);
-        if (fds[0].revents)
-            read_signals(p);
-        if (fds[1].revents)
-            proc_read_input(p);
+        wait_for_more(p);
     }
+}
+
+/* What is still on its way to our own reader. */
+static void drain(struct proc *p)
+{
+    while (!p->ret->interrupted && (proc_out_pending(&p->out[0]) || proc_out_pending(&p->out[1])))
+        wait_for_more(p);
 }
 
 /* ---- when the connection breaks ---- */
@@ -404,11 +467,16 @@ int hf_proc_run(struct hf_cli *cli, const struct hf_box *box, const struct hf_pr
     p.pending = HF_BUF_INIT(HF_PROC_INPUT_MAX + 16384);
     p.input = spec->forward_stdin ? INPUT_OPEN : INPUT_OFF;
     p.signal_fd = take_signals(&before);
+    proc_out_init(&p.out[0], STDOUT_FILENO);
+    proc_out_init(&p.out[1], STDERR_FILENO);
     int r = p.multi && p.signal_fd >= 0 ? 0 : hf_err_set(err, -ENOMEM, "cannot set up the connection");
     if (r == 0)
         r = follow(&p);
+    drain(&p);
     proc_send_free(&p);
     stream_close(&p);
+    proc_out_done(&p.out[0]);
+    proc_out_done(&p.out[1]);
     (void)curl_multi_cleanup(p.multi);
     (void)hf_close(p.signal_fd);
     (void)sigprocmask(SIG_SETMASK, &before, NULL);

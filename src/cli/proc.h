@@ -26,7 +26,8 @@ struct hf_proc_spec {
     bool forward_stdin; /* fd 0 goes to the process */
     bool detach;        /* return as soon as it runs */
     bool keep_alive;    /* prolong the sandbox's life while we are here */
-    /* Output as it comes. Negative ends the process (SIGTERM) and drops what follows; -EPIPE is quiet. */
+    /* Output as it comes; NULL = to our stdout and stderr. Negative ends the process (SIGTERM) and drops what
+     * follows. */
     int (*output)(void *arg, enum hf_proc_stream which, const char *p, size_t n);
     void *arg;
 };
@@ -41,6 +42,7 @@ struct hf_proc_result {
     bool left;          /* the person left the terminal with ~. */
     int interrupted;    /* signal that made us give up before an end was known; 0 = none */
     bool output_closed; /* nobody reads our output any more */
+    uint64_t missed;    /* bytes of output that never reached us */
 };
 
 /* 0 when the result is known (look at it); negative when not: err says why. */

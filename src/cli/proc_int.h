@@ -14,6 +14,24 @@ struct proc_slot {
     bool busy;
 };
 
+/* Bytes on their way to one of our own descriptors; proc_out.c. */
+struct proc_out {
+    int fd;
+    size_t chunk; /* bytes of one write */
+    struct hf_buf mem;
+    size_t mem_r; /* bytes of mem that are written */
+    int spill;    /* the file behind it, -1 = none yet */
+    uint64_t spill_r, spill_w;
+};
+void proc_out_init(struct proc_out *o, int fd);
+void proc_out_done(struct proc_out *o);
+int proc_out_push(struct proc_out *o, const char *p, size_t n) HF_MUST_USE;
+bool proc_out_pending(const struct proc_out *o);
+/* Writes what can be written without waiting; negative when nobody will ever read it. */
+int proc_out_pump(struct proc_out *o) HF_MUST_USE;
+
+#define PROC_STREAMS 3 /* of enum hf_proc_stream */
+
 enum proc_input { INPUT_OFF, INPUT_OPEN, INPUT_EOF, INPUT_CLOSED };
 
 struct proc {
@@ -39,6 +57,10 @@ struct proc {
     uint64_t end_ms; /* when the end event came */
     unsigned reconnects;
     bool reattached; /* the present stream is a Connect, not the Start */
+
+    /* output */
+    struct proc_out out[2];        /* stdout (or the terminal), stderr */
+    uint64_t cursor[PROC_STREAMS]; /* bytes of each stream that we have seen the end of */
 
     /* beside it */
     struct proc_slot input_slot, control_slot;

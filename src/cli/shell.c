@@ -1,5 +1,4 @@
 /* holdfast sandbox shell: a terminal in a sandbox. */
-#include <poll.h>
 #include <signal.h>
 
 #include "cli/args.h"
@@ -15,25 +14,6 @@ const struct hf_opt hf_shell_opts[] = {
     {"no-keep-alive", 0, NULL, "let the sandbox's timeout end it under the open shell", NULL},
     {0},
 };
-
-static int on_output(void *arg, enum hf_proc_stream which, const char *p, size_t n)
-{
-    (void)arg;
-    (void)which;
-    while (n) {
-        ssize_t w = write(STDOUT_FILENO, p, n);
-        if (w < 0 && errno == EAGAIN) {
-            struct pollfd pfd = {.fd = STDOUT_FILENO, .events = POLLOUT};
-            (void)poll(&pfd, 1, -1);
-            continue;
-        }
-        if (w < 0 && errno != EINTR)
-            return -errno;
-        p += HF_MAX(w, 0);
-        n -= (size_t)HF_MAX(w, 0);
-    }
-    return 0;
-}
 
 /* What makes full-screen programs work; the caller's --env wins. */
 static json_t *environment(json_t *given)
@@ -102,7 +82,6 @@ int hf_shell_in(struct hf_cli *cli, const struct hf_args *args, const char *id)
         .pty = true,
         .forward_stdin = true,
         .keep_alive = !hf_arg(args, "no-keep-alive"),
-        .output = on_output,
     };
     int code;
     if (hf_box_open(cli, id, &box, &err) < 0) {

@@ -198,7 +198,7 @@ export class Mock {
     }
     this.lastStart = { msg, headers: req.headers }
     res.writeHead(200, { 'content-type': 'application/connect+json' })
-    if (method === 'Connect') return this.reconnect(msg, out, end, close)
+    if (method === 'Connect') return this.reconnect(msg, req.headers['holdfast-cursor'], out, end, close)
     const { cmd, args = [] } = msg.process
     if (cmd === 'refused') return close({ code: 'invalid_argument', message: "cwd '/nowhere' does not exist" })
     const pid = this.nextPid++
@@ -209,11 +209,11 @@ export class Mock {
     return undefined
   }
 
-  reconnect(msg, out, end, close) {
+  reconnect(msg, cursor, out, end, close) {
     const p = this.processes.get(msg.process.pid)
     if (!p) return close({ code: 'not_found', message: `process with pid ${msg.process.pid} not found` })
     out({ start: { pid: p.pid } })
-    out({ data: { stdout: b64('after\n') } })
+    out({ data: { stdout: b64(`after ${cursor}\n`) } })
     return end(9)
   }
 
@@ -268,8 +268,13 @@ export class Mock {
 
   cmd_big({ out, end }) {
     const chunk = b64(Buffer.alloc(48 * 1024, 'x'))
-    for (let i = 0; i < 200; i++) out({ data: { stdout: chunk } })
+    for (let i = 0; i < 400; i++) out({ data: { stdout: chunk } })
     end(0)
+  }
+
+  cmd_missed({ out, end, args }) {
+    out({ data: { stdout: b64('x') }, missed: 1000 })
+    end(Number(args[0]))
   }
 
   cmd_bytes({ out, end }) {

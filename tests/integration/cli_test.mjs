@@ -200,7 +200,7 @@ test("exec ends with the command's code", async () => {
   const r = await exec(id, 'out')
   assert.deepEqual([r.stdout, r.stderr], ['out\n', 'err\n'])
   const big = await exec(id, 'big')
-  assert.equal(big.bytes.length, 200 * 48 * 1024)
+  assert.equal(big.bytes.length, 400 * 48 * 1024)
 })
 
 test('exec sends command, user, cwd, env, timeout as the protocol wants them', async () => {
@@ -259,7 +259,7 @@ test('exec: what ends it from outside has a code and a sentence', async () => {
 test('exec attaches again when the connection breaks and the sandbox lives', async () => {
   const r = await exec(mock.box('idrop'), 'drop')
   assert.equal(r.code, 9, r.stderr)
-  assert.equal(r.stdout, 'before\nafter\n')
+  assert.equal(r.stdout, 'before\nafter stdout=7,stderr=0\n')
   assert.match(r.stderr, /attached again/)
 })
 
@@ -281,6 +281,22 @@ test('exec: a closed reader ends it as a pipe would', async () => {
   const id = mock.box('ipipe')
   const text = await shell(`"${BIN}" sandbox exec ${id} -- big | head -c 10; echo " \${PIPESTATUS[0]}"`)
   assert.equal(text, 'xxxxxxxxxx 141\n')
+})
+
+test('exec: a slow reader gets everything', async () => {
+  const id = mock.box('islow')
+  // Twice what is kept in memory, read only after it all was sent.
+  const text = await shell(`"${BIN}" sandbox exec ${id} -- big | { sleep 2; wc -c; }; echo "\${PIPESTATUS[0]}"`)
+  assert.equal(text, `${400 * 48 * 1024}\n0\n`)
+})
+
+test('exec: output that was lost on the way is no success', async () => {
+  const id = mock.box('imissed')
+  const r = await exec(id, 'missed', '0')
+  assert.equal(r.code, 125)
+  assert.match(r.stderr, /1000 bytes of output were lost/)
+  assert.equal((await exec(id, 'missed', '4')).code, 4)
+  assert.equal(JSON.parse((await run(['--json', 'sandbox', 'exec', id, 'missed', '0'])).stdout).truncated, true)
 })
 
 test('shell: raw mode and back, size, keys, exit code', async () => {
