@@ -1,7 +1,7 @@
 /* Streams through the proxy: big bodies with backpressure both ways, and raw tunnels. */
 #include "rig.h"
 
-#define BIG (12u << 20)
+#define BIG (32u << 20) /* more than the kernel buffers on the way */
 #define UPGRADE                     \
     "GET /ws HTTP/1.1\r\n" RIG_HOST \
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n"
