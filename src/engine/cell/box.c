@@ -81,8 +81,6 @@ static void removal_done(void *job)
     hf_box_cb create_cb = box->create_cb;
     hf_done_cb remove_cb = box->remove_cb;
     void *create_arg = box->create_arg, *remove_arg = box->remove_arg;
-    if (!r->err.r && box->spec.n && box->spec.n < d->first_free)
-        d->first_free = box->spec.n;
     cell_box_free(box);
     if (create_cb)
         create_cb(create_arg, NULL, &start_err);

@@ -72,7 +72,8 @@ struct cell_driver {
     struct hf_list boxes;
     struct hf_list queue; /* boxes that wait for their turn to start */
     unsigned starting, starts_max;
-    uint32_t first_free; /* no cell number below it is free, as far as we know */
+    uint32_t
+        next_n; /* the next cell's number; none is used twice, so names in logs and on the host are clear */
 
     struct hf_list warm; /* running, unclaimed */
     char warm_template[HF_CELL_ID_MAX];

@@ -274,7 +274,7 @@ int hf_cell_driver_new(uv_loop_t *loop, const struct hf_driver_config *cfg, stru
     d->shim_path = hf_xstrdup(cfg->shim_path);
     d->envd_path = hf_xstrdup(cfg->envd_path);
     d->starts_max = starts_max();
-    d->first_free = 1;
+    d->next_n = 1;
     d->warm_target = cfg->warm_pool;
     (void)snprintf(d->warm_template, sizeof(d->warm_template), "%s",
                    cfg->warm_template ? cfg->warm_template : "");

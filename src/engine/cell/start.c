@@ -19,7 +19,7 @@
 struct start {
     struct hf_box *box;
     const struct cell_driver *d;
-    uint32_t first_free;
+    uint32_t from; /* the first number to try */
     struct hf_cell_spec spec;
     int fd, pidfd;
     pid_t pid;
@@ -29,7 +29,7 @@ struct start {
 /* The directory is the reservation of the number. */
 static int take_number(struct start *j)
 {
-    for (uint32_t n = j->first_free; n < UINT32_MAX; n++) {
+    for (uint32_t n = j->from; n < UINT32_MAX; n++) {
         (void)snprintf(j->spec.dir, sizeof(j->spec.dir), "%s/%u", j->d->run_dir, n);
         if (mkdir(j->spec.dir, 0700) == 0) {
             j->spec.n = n;
@@ -183,7 +183,7 @@ static void start_done(void *job)
     if (j->spec.n) {
         cell_box_number(box, j->spec.n);
         box->spec = j->spec;
-        box->d->first_free = j->spec.n == j->first_free ? j->spec.n + 1 : box->d->first_free;
+        box->d->next_n = HF_MAX(box->d->next_n, j->spec.n + 1);
     }
     if (j->err.r)
         cell_box_fail(box, &j->err);
@@ -198,7 +198,7 @@ static void start_now(struct hf_box *box)
     j->box = box;
     j->d = d;
     j->fd = j->pidfd = -1;
-    j->first_free = d->first_free;
+    j->from = d->next_n++;
     j->spec = box->spec;
     box->state = CELL_STARTING;
     box->counted = true;
