@@ -64,7 +64,7 @@ async function recovered() {
   const sums = await sandbox.commands.run('cd /workspace/files && find . -type f -print0 | sort -z | xargs -0 sha256sum')
   let files = 0
   for (const line of sums.stdout.trim().split('\n')) {
-    const [sum, name] = [line.slice(0, 64), line.slice(68)]
+    const [sum, name] = [line.slice(0, 64), line.slice(66)]
     if (hashes.get(name) === sum) files++
   }
   return { messages, files }
@@ -92,7 +92,7 @@ async function work() {
     const answer = await openSession()
     return `sandbox ${answer.sandbox.id}`
   })
-  await step('program uploaded', () => sandbox.files.write('/workspace/agent.py', readFileSync(path.join(import.meta.dirname, 'lib/agent.py'), 'utf8')))
+  await step('program uploaded', async () => (await sandbox.files.write('/workspace/agent.py', readFileSync(path.join(import.meta.dirname, 'lib/agent.py'), 'utf8'))).path)
   await step('program runs with three messages', async () => {
     const { stdout } = await agent(...MESSAGES)
     check(stdout === MESSAGES.map((m) => `${m}\n`).join(''), `the program answered ${JSON.stringify(stdout)}`)
