@@ -237,7 +237,7 @@ describe('proxy', () => {
         res.on('data', () => {})
         res.on('end', () => resolve('clean end'))
         res.on('error', (e) => resolve(e.code ?? e.message))
-      })
+      }).on('error', (e) => resolve(e.code ?? e.message))
     })
     await sleep(200)
     await s.kill()

@@ -11,7 +11,21 @@ import socket
 import stat
 import sys
 
+
+
+def open_descriptors():
+    found = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            pass  # the listing's own
+    return {k: v for k, v in found.items() if k > 2}
+
+
+INHERITED = open_descriptors()
 libc = ctypes.CDLL(None, use_errno=True)
+PROBE_SECONDS = 5
 X86 = platform.machine() == "x86_64"
 NR = {  # name: (x86-64, arm64)
     "unshare": (272, 97), "clone3": (435, 435), "setns": (308, 268), "bpf": (321, 280), "perf_event_open": (298, 241),
@@ -48,6 +62,7 @@ def in_child(fn):
     r, w = os.pipe()
     pid = os.fork()
     if pid == 0:
+        signal.alarm(PROBE_SECONDS)
         try:
             os.write(w, (fn() or "").encode())
         except BaseException as e:  # noqa: BLE001 the child must end here whatever happens
@@ -56,7 +71,9 @@ def in_child(fn):
     os.close(w)
     with os.fdopen(r, "rb") as f:
         text = f.read().decode()
-    os.waitpid(pid, 0)
+    _, status = os.waitpid(pid, 0)
+    if os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGALRM:
+        return f"did not end in {PROBE_SECONDS} s"
     return text
 
 
@@ -96,7 +113,10 @@ def dotdot_chains_stay_inside():
 
 @probe
 def no_host_files():
-    return "the host's /var/lib/holdfast or /run/holdfast is visible" if os.path.exists("/var/lib/holdfast/pool") or os.path.exists("/run/holdfast") and os.listdir("/run/holdfast") else ""
+    run = set(os.listdir("/run/holdfast")) if os.path.exists("/run/holdfast") else set()
+    if os.path.exists("/var/lib/holdfast/pool") or run - {"envd"}:
+        return f"the host's directories are visible: {run}"
+    return ""
 
 
 @probe
@@ -258,6 +278,13 @@ def init_cannot_be_traced_or_read():
     r, e = sys_call("process_vm_readv", 1, zero, 1, zero, 1, 0)
     if r > 0:
         bad.append("process_vm_readv of PID 1 worked")
+    for name in ("environ", "maps", "mem"):
+        try:
+            with open(f"/proc/1/{name}", "rb") as f:
+                f.read(1)
+            bad.append(f"/proc/1/{name} can be read")
+        except OSError:
+            pass
     return "; ".join(bad)
 
 
@@ -366,14 +393,7 @@ def capabilities_are_bounded():
 
 @probe
 def inherited_descriptors_are_few():
-    fds = {}
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            fds[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
-        except OSError:
-            pass
-    extra = {k: v for k, v in fds.items() if k > 2 and not v.startswith("/proc/")}
-    return f"{extra}" if extra else ""
+    return f"{INHERITED}" if INHERITED else ""
 
 
 @probe
