@@ -290,6 +290,9 @@ int main(int argc, char **argv)
     open_std_fds();
     spawn_setup();
     init_defaults(&envd);
+    /* Root in the box must not trace PID 1, read its memory (the access token) or stop it. */
+    if (envd.is_init)
+        (void)prctl(PR_SET_DUMPABLE, 0);
     if (!envd.is_init) /* orphans of the processes come here all the same */
         (void)prctl(PR_SET_CHILD_SUBREAPER, 1);
     int r = spool_prepare(o.spool_dir);

@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <termios.h>
@@ -203,6 +204,8 @@ static HF_NORETURN void child_main(struct child *c)
     child_signals();
     if (q->cgroup_fd >= 0 && !enter_cgroup(q->cgroup_fd))
         child_fail(c, SPAWN_CGROUP, errno);
+    /* envd is not dumpable, which closes files of /proc/self as well; exec(2) would set this anyway. */
+    (void)prctl(PR_SET_DUMPABLE, 1);
     if (raise_oom)
         child_write_file("/proc/self/oom_score_adj", TEXT(PROC_OOM_SCORE_ADJ));
     if (setsid() < 0 || (q->pty && ioctl(c->in, TIOCSCTTY, 0) < 0))
