@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <zlib.h>
 
+#include "envd/bulk.h"
 #include "envd/content.h"
 #include "envd/files.h"
 
@@ -155,8 +156,11 @@ static void work_open(uv_work_t *w)
         return;
     bool odd = d->st.st_size == 0 || is_virtual(d->fd);
     d->left = (uint64_t)d->st.st_size;
-    /* With Range the size and the type are all that the head of the answer needs. */
-    size_t max = odd || d->whole ? FILES_CHUNK : CONTENT_SNIFF_MAX;
+    /* Size and type are all that the head needs with Range, and of what is too large to be packed. */
+    bool plain =
+        d->coding == CONTENT_IDENTITY || (d->coding == CONTENT_GZIP_MAYBE && d->left > FILES_GZIP_MAYBE_MAX);
+    bool head_only = !odd && (!d->whole || (plain && d->left > FILES_CHUNK));
+    size_t max = head_only ? CONTENT_SNIFF_MAX : FILES_CHUNK;
     size_t cap = odd ? max : (size_t)HF_MIN(d->left, (uint64_t)max);
     hf_auto_free char *p = hf_xmalloc(cap);
     ssize_t n = read_full(d->fd, p, cap, 0);
@@ -253,6 +257,18 @@ static void set_headers(struct download *d, const char *etag)
         hf_res_header(d->req, "Content-Disposition", disposition.p);
 }
 
+/* Large bodies that go out as they are on disk; true when d is gone. */
+static bool send_bulk(struct download *d, int64_t length)
+{
+    if (d->z_on || d->known || length < (int64_t)FILES_CHUNK)
+        return false;
+    if (bulk_send(d->req, d->fd, d->offset - d->ready_n, (uint64_t)length) < 0)
+        return false;
+    d->fd = -1;
+    download_free(d);
+    return true;
+}
+
 static void begin_body(struct download *d, int status, int64_t length)
 {
     hf_res_header(d->req, "Content-Type", d->type);
@@ -261,7 +277,7 @@ static void begin_body(struct download *d, int status, int64_t length)
     hf_res_begin(d->req, status, d->z_on ? -1 : length);
     if (length == 0 || hf_str_eq(hf_req_method(d->req), "HEAD"))
         hf_res_end(d->req);
-    else
+    else if (!send_bulk(d, length))
         pump(d);
 }
 
@@ -293,6 +309,7 @@ static bool answer_range(struct download *d, const char *etag)
         d->ready_n = n;
     } else {
         free(hf_take_ptr(d->ready));
+        d->ready_n = 0;
         d->eof = false;
         d->offset = first;
         d->left = n;

@@ -131,6 +131,13 @@ int hf_res_write(struct hf_req *req, const void *p, size_t n);
 /* As above but takes ownership of malloc'ed p. */
 int hf_res_write_take(struct hf_req *req, void *p, size_t n);
 size_t hf_res_queued(const struct hf_req *req);
+/* A duplicate of the connection's socket, for a worker that sends a part of the body itself (sendfile(2)).
+ * Only after hf_res_begin with a Content-Length; non-blocking; the caller closes it, and until the bytes are
+ * told with hf_res_sent nothing else may be written. -EAGAIN while output is queued, -EOPNOTSUPP where it
+ * can't be. */
+int hf_res_dup_fd(struct hf_req *req) HF_MUST_USE;
+/* n bytes of the body were sent through that descriptor. */
+void hf_res_sent(struct hf_req *req, uint64_t n);
 bool hf_res_started(const struct hf_req *req);
 void hf_res_end(struct hf_req *req);
 /* Cuts the connection with a reset (RST), in the middle of whatever it was doing. */

@@ -1,6 +1,7 @@
 /* Responses. */
 #include "wire/http_int.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 
 #include "base/log.h"
@@ -241,6 +242,28 @@ int hf_res_write_take(struct hf_req *r, void *p, size_t n)
 size_t hf_res_queued(const struct hf_req *r)
 {
     return hf_conn_queued(r->conn);
+}
+
+int hf_res_dup_fd(struct hf_req *r)
+{
+    uv_os_fd_t fd;
+    if (dead(r) || !r->res_started || r->res_ended || r->res_nobody || r->res_left < 0 || !r->conn->stream)
+        return -EOPNOTSUPP;
+    hf_conn_flush(r->conn);
+    if (dead(r) || hf_conn_queued(r->conn))
+        return -EAGAIN;
+    if (uv_fileno((uv_handle_t *)r->conn->stream, &fd) < 0)
+        return -EOPNOTSUPP;
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    return copy < 0 ? -errno : copy;
+}
+
+void hf_res_sent(struct hf_req *r, uint64_t n)
+{
+    if (dead(r) || r->res_left < 0)
+        return;
+    r->res_left -= (int64_t)HF_MIN(n, (uint64_t)r->res_left);
+    r->conn->last_ms = uv_now(r->conn->server->loop);
 }
 
 bool hf_res_started(const struct hf_req *r)
