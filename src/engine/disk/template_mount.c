@@ -178,5 +178,13 @@ int hf_disk_pool_close(const char *data_dir, const char *run_dir, struct hf_err 
     hf_auto_free char *templates = hf_xasprintf("%s/templates", run_dir);
     hf_auto_free char *pool = hf_xasprintf("%s/pool", data_dir);
     int r = close_templates(templates, err);
-    return r < 0 ? r : close_mount(pool, err);
+    if (r < 0)
+        return r;
+    /* A loop device lets go of its image some time after the unmount; until then the pool is busy. */
+    uint64_t deadline = hf_mono_ms() + DETACH_WAIT_MS;
+    while (umount2(pool, UMOUNT_NOFOLLOW) < 0 && errno == EBUSY && hf_mono_ms() < deadline) {
+        struct timespec ts = {0, 2000000};
+        (void)nanosleep(&ts, NULL);
+    }
+    return close_mount(pool, err);
 }
