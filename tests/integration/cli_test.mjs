@@ -463,3 +463,18 @@ test('doctor: tries, tells, leaves nothing', async () => {
   assert.equal(long.code, 1)
   assert.match(long.stdout, /too long/)
 })
+
+test('docs/cli.md names every command, option-bearing setting and index entry', async () => {
+  const root = path.resolve(import.meta.dirname, '../..')
+  const doc = readFileSync(path.join(root, 'docs/cli.md'), 'utf8')
+  const names = async (...at) => [...((await ok(['help', ...at])).stdout.match(/^Commands:\n([\s\S]*?)\n\n/m)?.[1] ?? '').matchAll(/^ {2}(\w+)/gm)].map((m) => m[1])
+  for (const group of await names()) {
+    const section = doc.split(/^## /m).find((part) => part.split('\n')[0].split(/[ ,]+/).includes(group))
+    assert.ok(section, `a section "${group}"`)
+    for (const verb of await names(group)) assert.ok(section.includes(`holdfast ${group} ${verb}`) || new RegExp(`^### .*\\b${verb}\\b`, 'm').test(section), `${group} ${verb}`)
+  }
+  const loader = readFileSync(path.join(root, 'src/control/config.c'), 'utf8')
+  for (const [, setting] of loader.matchAll(/^ {4}\{"(\w+)", [A-Z0-9]+,/gm)) assert.ok(doc.includes(`\`${setting}\``), `setting ${setting}`)
+  const index = readFileSync(path.join(root, 'docs/adr/README.md'), 'utf8')
+  for (const page of readdirSync(path.join(root, 'docs/adr'))) if (/^\d/.test(page)) assert.ok(index.includes(page), `docs/adr/README.md lists ${page}`)
+})
