@@ -256,6 +256,8 @@ bool hf_box_fate(struct hf_cli *cli, const char *id, char *out, size_t n)
     const char *detail = json_string_value(json_object_get(a.body, "detail"));
     if (r < 0 || !state)
         return false;
+    if (strcmp(state, "killing") == 0)
+        state = "killed"; /* as good as */
     (void)snprintf(out, n, "%s%s%s%s%s%s", state, cause && *cause ? " (" : "", cause ? cause : "",
                    cause && *cause ? ")" : "", detail && *detail ? ": " : "", detail ? detail : "");
     return true;

@@ -18,6 +18,7 @@ const struct hf_opt hf_exec_opts[] = {
     {"timeout", 't', "TIME", "end it after this time, as in 30s or 5m (default: none)", NULL},
     {"stdin", 'i', NULL, "forward stdin even when it is a terminal", NULL},
     {"no-stdin", 'n', NULL, "do not read stdin (for loops in scripts)", NULL},
+    {"keep-alive", 'k', NULL, "the sandbox does not time out while the command runs", NULL},
     {"detach", 'd', NULL, "print the process's number and leave it running", NULL},
     {0},
 };
@@ -132,6 +133,7 @@ static int fill_spec(const struct hf_args *a, struct hf_proc_spec *spec, json_t 
     spec->cwd = hf_arg(a, "cwd");
     spec->timeout_ms = s * 1000;
     spec->detach = hf_arg(a, "detach") != NULL;
+    spec->keep_alive = hf_arg(a, "keep-alive") != NULL;
     spec->forward_stdin = stdin_is_input(a);
     return hf_show_pairs(a, "env", envs, err);
 }

@@ -381,6 +381,9 @@ static int sandbox_ended(struct proc *p)
 {
     char fate[HF_ERR_MSG_MAX / 2];
     bool known = hf_box_fate(p->cli, p->box->id, fate, sizeof(fate));
+    if (known && strstr(fate, "(timeout)"))
+        hf_cli_hint(p->cli,
+                    "`exec --keep-alive` prolongs its life while a command runs; `sandbox timeout` sets it");
     return hf_err_set(p->err, -ESHUTDOWN, "the sandbox ended while the command ran%s%s", known ? ": " : "",
                       known ? fate : "");
 }

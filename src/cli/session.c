@@ -21,7 +21,7 @@ static int open_session(struct hf_cli *cli, const char *key, json_t *extra, stru
     else
         r = hf_api(cli, "POST", "/v1/sessions", body, ret, err);
     json_decref(body);
-    if (r == -EINVAL && !*cli->hint)
+    if (r == -EINVAL)
         hf_cli_hint(cli, "a session's key is AGENT:USER:CONVERSATION, as in coder:alice:42");
     if (r == 0 && !json_is_object(json_object_get(ret->body, "session")))
         r = hf_err_set(err, -EBADMSG, "%s answered without a session", cli->url);
