@@ -1,7 +1,7 @@
 /* POST and PUT /files: one or many files, streamed to disk. PUT takes a body of any type as the one file.
  *
  * The loop only collects bytes; unpacking, parsing, opening and writing happen in the worker pool on one
- * piece (about FILES_CHUNK) at a time, while the next piece arrives. One job of an upload runs at any moment,
+ * piece (about FILES_PIECE) at a time, while the next piece arrives. One job of an upload runs at any moment,
  * so its state needs no lock: fields under "loop" are the loop's, those under "worker" belong to the running
  * job. */
 #include <stdio.h>
@@ -13,7 +13,7 @@
 #include "envd/multipart.h"
 
 #define FILL_MAX                                                                              \
-    (FILES_CHUNK + 16u * 1024u * 1024u) /* one piece is at most what the server reads at once \
+    (FILES_PIECE + 16u * 1024u * 1024u) /* one piece is at most what the server reads at once \
                                          */
 #define INFLATE_CHUNK (128u * 1024u)
 #define GZIP_WINDOW (16 + MAX_WBITS) /* zlib: gzip framing only */
@@ -277,7 +277,7 @@ static void after_work(uv_work_t *w, int status)
 /* Starts the next job when there is enough to do. */
 static void kick(struct upload *u)
 {
-    if (u->busy || u->failed || u->answered || (u->fill.n < FILES_CHUNK && !u->ended))
+    if (u->busy || u->failed || u->answered || (u->fill.n < FILES_PIECE && !u->ended))
         return;
     struct hf_buf empty = u->piece;
     u->piece = u->fill;
@@ -306,7 +306,7 @@ static void on_data(struct hf_req *req, const char *p, size_t n)
         return;
     }
     kick(u);
-    if (u->busy && !u->paused && u->fill.n >= FILES_CHUNK) {
+    if (u->busy && !u->paused && u->fill.n >= FILES_PIECE) {
         u->paused = true;
         hf_req_pause(req);
     }

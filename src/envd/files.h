@@ -4,15 +4,17 @@
 #include "envd/envd.h"
 #include "envd/fs.h"
 
-#define FILES_CHUNK (256u * 1024u)    /* bytes of one read or write */
+#define FILES_CHUNK (256u * 1024u)    /* bytes of one read, and of one copy */
+#define FILES_PIECE (512u * 1024u)    /* bytes of an upload that one job works on */
 #define FILES_QUERY_MAX (64u * 1024u) /* decoded query values of one request */
 #define FILES_DRAIN_MAX \
     (64u * 1024u * 1024u) /* rest of a failed upload that is read so that its answer arrives */
 #define FILES_COMPOSE_BODY_MAX (1024u * 1024u)
 #define FILES_COMPOSE_SOURCES_MAX 4096u
-#define FILES_GZIP_LEVEL 1                        /* the box's CPU is dearer than its network */
-#define FILES_GZIP_MAYBE_MAX (4u * 1024u * 1024u) /* larger files go unpacked to clients that can take both \
-                                                   */
+#define FILES_GZIP_LEVEL 1 /* the box's CPU is dearer than its network */
+#define FILES_GZIP_MAYBE_MAX                                                       \
+    (4u * 1024u * 1024u) /* larger files go unpacked to clients that can take both \
+                          */
 
 /* Query of a /files request, checked: who acts on what. */
 struct files_query {
