@@ -84,13 +84,12 @@ static void test_full_disk(void **state)
     struct hf_box_spec spec = {.sandbox_id = "full", .template_id = H_TEMPLATE, .disk_bytes = 64u << 20};
     struct hf_box *box = h_create_spec(&host, &spec, NULL);
     assert_non_null(box);
-    h_expect(box, "/bin/probes deep /home 100000 2>&1", "deep\n");
-    h_expect(box, "rm -rf /home/d; mkdir /many; /bin/probes inodes /many 2>&1",
-             "many files: No space left on device\n");
+    h_expect(box, "mkdir /many; /bin/probes inodes /many 2>&1", "many files: No space left on device\n");
     h_expect(box,
-             "rm -rf /many; dd if=/dev/zero of=/f bs=1M 2>&1 | grep -c 'No space left'; rm /f; echo x > /y "
-             "&& cat /y",
+             "rm -rf /many; dd if=/dev/zero of=/f bs=1M 2>&1 | grep -c 'No space left'; rm /f; echo x > /y; "
+             "cat /y",
              "1\nx\n");
+    h_expect(box, "/bin/probes deep /home 100000 2>&1", "deep\n");
     uint64_t t0 = hf_mono_ms();
     assert_int_equal(h_destroy(&host, box, NULL), 0);
     assert_true(hf_mono_ms() - t0 < 2000);
@@ -116,9 +115,7 @@ static void test_a_thousand_processes(void **state)
 {
     h_open(&host, 0);
     struct hf_box *box = h_create(&host, "many");
-    h_expect(box,
-             "for i in $(seq 900); do sleep 100 & done; ls /proc | grep -c '^[0-9]' | tr -d '\\n' | wc -c",
-             "3\n");
+    h_expect(box, "for i in $(seq 900); do sleep 100 >/dev/null 2>&1 & done; echo started", "started\n");
     struct hf_box_stats st;
     assert_int_equal(host.driver->ops->stats(host.driver, box, &st), 0);
     assert_true(st.pids >= 900);
