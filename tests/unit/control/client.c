@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 
@@ -65,9 +66,11 @@ static int wait_port(const char *log, pid_t pid)
 void hf_served_start(struct hf_served *s, const char *killpoint)
 {
     hf_auto_free char *log = hf_xasprintf("%s/log", s->dir);
+    (void)unlink(log); /* the line of an earlier daemon must not be taken for this one's */
     s->pid = fork();
     assert_true(s->pid >= 0);
     if (s->pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves no daemon */
         int fd = open(log, O_CREAT | O_TRUNC | O_WRONLY, 0600);
         if (fd < 0 || dup2(fd, 2) < 0)
             _exit(126);

@@ -141,6 +141,15 @@ static void on_conn_alloc(uv_handle_t *h, size_t n, uv_buf_t *buf)
     *buf = uv_buf_init(c->chunk, sizeof(c->chunk));
 }
 
+static void answer(struct conn *c, int status)
+{
+    (void)snprintf(c->out, sizeof(c->out),
+                   "HTTP/1.1 %d X\r\nX-Envd-Version: 0.6.13\r\nContent-Length: 0\r\n\r\n", status);
+    uv_buf_t buf = uv_buf_init(c->out, (unsigned)strlen(c->out));
+    c->write.data = c;
+    (void)uv_write(&c->write, (uv_stream_t *)&c->pipe, &buf, 1, on_conn_written);
+}
+
 static void answer_init(struct conn *c, const char *body)
 {
     struct hf_fake *f = c->f;
@@ -150,13 +159,8 @@ static void answer_init(struct conn *c, const char *body)
         close_conn(c);
         return;
     }
-    if (f->init_status == 0)
-        return;
-    (void)snprintf(c->out, sizeof(c->out),
-                   "HTTP/1.1 %d X\r\nX-Envd-Version: 0.6.13\r\nContent-Length: 0\r\n\r\n", f->init_status);
-    uv_buf_t buf = uv_buf_init(c->out, (unsigned)strlen(c->out));
-    c->write.data = c;
-    (void)uv_write(&c->write, (uv_stream_t *)&c->pipe, &buf, 1, on_conn_written);
+    if (f->init_status != 0)
+        answer(c, f->init_status);
 }
 
 static void on_conn_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
@@ -168,6 +172,8 @@ static void on_conn_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
     }
     char *body = c->in.n ? strstr(c->in.p, "\r\n\r\n") : NULL;
     char *length = c->in.n ? strstr(c->in.p, "Content-Length: ") : NULL;
+    if (body && strncmp(c->in.p, "GET /health ", 12) == 0)
+        answer(c, 204);
     if (!body || !length)
         return;
     body += 4;
