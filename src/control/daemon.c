@@ -2,6 +2,7 @@
 #include "control/daemon.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -371,6 +372,22 @@ static int run_loop(struct daemon *d, struct hf_err *err)
     return d->err.r;
 }
 
+/* A node without sandboxes keeps nothing mounted; with some, the mounts stay for the next daemon. */
+static void close_disk(const struct hf_config *cfg, const char *run_dir)
+{
+    hf_auto_free char *cells = hf_xasprintf("%s/pool/cells", cfg->data_dir);
+    DIR *dir = opendir(cells);
+    if (!dir)
+        return;
+    bool used = false;
+    for (struct dirent *e; !used && (e = readdir(dir));)
+        used = e->d_name[0] != '.';
+    (void)closedir(dir);
+    struct hf_err err = {0};
+    if (!used && hf_disk_pool_close(cfg->data_dir, run_dir, &err) < 0)
+        hf_log_warn("the disk pool stays mounted", "error=%s", hf_log_quote(err.msg));
+}
+
 int hf_daemon_run(const struct hf_config *cfg, const struct hf_module *const *modules, struct hf_err *err)
 {
     struct daemon d = {.cfg = cfg, .modules = modules, .lock_fd = -1};
@@ -386,6 +403,8 @@ int hf_daemon_run(const struct hf_config *cfg, const struct hf_module *const *mo
         r = take_lock(&d, err);
     if (r == 0)
         r = run_loop(&d, err);
+    if (d.lock_fd >= 0)
+        close_disk(cfg, d.run_dir);
     (void)hf_close(d.lock_fd);
     free(d.run_dir);
     free(d.shim_path);
