@@ -36,6 +36,7 @@
 #define HF_CAUSE_CLIENT_GONE "client-gone"
 #define HF_CAUSE_CREATE_FAILED "create-failed"
 #define HF_CAUSE_INTERRUPTED "interrupted"
+#define HF_CAUSE_UNRESPONSIVE "unresponsive"
 #define HF_CAUSE_SESSION_CLOSED "session-closed"
 #define HF_CAUSE_SESSION_DELETED "session-deleted"
 #define HF_CAUSE_DUPLICATE "duplicate"

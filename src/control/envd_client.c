@@ -11,6 +11,7 @@ struct hf_envd_call {
     uv_connect_t connect;
     uv_write_t write;
     char *request;
+    const char *path; /* for messages */
     struct hf_buf in;
     char chunk[4096];
     hf_envd_cb cb;
@@ -46,7 +47,7 @@ static void finish(struct hf_envd_call *call)
 static void fail(struct hf_envd_call *call, int r, const char *what)
 {
     if (!call->finished)
-        (void)hf_err_http(&call->err, r, 500, "the sandbox's daemon did not start: %s", what);
+        (void)hf_err_http(&call->err, r, 500, "the sandbox's daemon did not answer %s: %s", call->path, what);
     finish(call);
 }
 
@@ -112,8 +113,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     if (r < 0) {
         fail(call, r, "its answer is not HTTP");
     } else if (status / 100 != 2) {
-        char what[96];
-        (void)snprintf(what, sizeof(what), "/init answered status %d", status);
+        char what[32];
+        (void)snprintf(what, sizeof(what), "status %d", status);
         fail(call, -EPROTO, what);
     } else {
         finish(call);
@@ -147,7 +148,7 @@ static void on_connected(uv_connect_t *connect, int status)
 
 static void on_timeout(uv_timer_t *t)
 {
-    fail(t->data, -ETIMEDOUT, "no answer from /init in time");
+    fail(t->data, -ETIMEDOUT, "not in time");
 }
 
 static char *build_request(const struct hf_envd_init *init)
@@ -168,18 +169,20 @@ static char *build_request(const struct hf_envd_init *init)
                         strlen(text), text);
 }
 
-struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, const struct hf_envd_init *init,
+/* Takes request. */
+static struct hf_envd_call *start(uv_loop_t *loop, const char *socket_path, const char *path, char *request,
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg)
 {
     struct hf_envd_call *call = hf_new(struct hf_envd_call);
     call->cb = cb;
     call->arg = arg;
+    call->path = path;
     call->in = HF_BUF_INIT(HF_ENVD_HEAD_MAX);
     (void)uv_pipe_init(loop, &call->pipe, 0);
     (void)uv_timer_init(loop, &call->timer);
     call->pipe.data = call->timer.data = call;
     call->open_handles = 2;
-    call->request = build_request(init);
+    call->request = request;
     if (!call->request) {
         fail(call, -EINVAL, "the environment is not valid UTF-8");
         return call;
@@ -188,6 +191,19 @@ struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, cons
     call->connect.data = call;
     uv_pipe_connect(&call->connect, &call->pipe, socket_path, on_connected);
     return call;
+}
+
+struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, const struct hf_envd_init *init,
+                                  uint64_t timeout_ms, hf_envd_cb cb, void *arg)
+{
+    return start(loop, socket_path, "/init", build_request(init), timeout_ms, cb, arg);
+}
+
+struct hf_envd_call *hf_envd_health(uv_loop_t *loop, const char *socket_path, uint64_t timeout_ms,
+                                    hf_envd_cb cb, void *arg)
+{
+    char *request = hf_xstrdup("GET /health HTTP/1.1\r\nHost: envd\r\nConnection: close\r\n\r\n");
+    return start(loop, socket_path, "/health", request, timeout_ms, cb, arg);
 }
 
 void hf_envd_cancel(struct hf_envd_call *call)

@@ -1,4 +1,5 @@
-/* One-shot HTTP client for envd's control socket: POST /init when a sandbox starts. */
+/* One-shot HTTP client for envd's control socket: POST /init when a sandbox starts, GET /health to learn
+ * whether it still lives. */
 #pragma once
 
 #include <jansson.h>
@@ -21,6 +22,10 @@ struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, cons
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg) HF_MUST_USE;
 /* cb comes soon with -ECANCELED. */
 void hf_envd_cancel(struct hf_envd_call *call);
+/* A process with a pending SIGKILL runs no more code, so an answer proves that the sandbox lived when it was
+ * asked, even if the news of its end is still on the way. -ETIMEDOUT: alive or not, it is too busy. */
+struct hf_envd_call *hf_envd_health(uv_loop_t *loop, const char *socket_path, uint64_t timeout_ms,
+                                    hf_envd_cb cb, void *arg);
 
 #define HF_ENVD_HEAD_MAX 16384u /* bytes of an answer that are looked at */
 /* Parses an HTTP/1.1 answer's head: 1 complete (ret_status set, version copied), 0 more needed, -EBADMSG. */

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "base/fault.h"
 #include "base/log.h"
+#include "control/envd_client.h"
 #include "control/present.h"
 #include "session/session_int.h"
 
@@ -198,6 +199,49 @@ static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_
     return best;
 }
 
+struct probe {
+    struct session_op *op;
+    struct hf_sandbox *sb;
+};
+
+static void on_retry_closed(uv_handle_t *h)
+{
+    bind_step(h->data);
+}
+
+static void on_retry(uv_timer_t *t)
+{
+    uv_close((uv_handle_t *)t, on_retry_closed);
+}
+
+static void on_health(void *arg, const char *version, const struct hf_err *err)
+{
+    struct session_op *op = ((struct probe *)arg)->op;
+    struct hf_sandbox *sb = ((struct probe *)arg)->sb;
+    free(arg);
+    if (sb->state != HF_RUNNING) {
+        bind_step(op);
+    } else if (!err || err->r == -ETIMEDOUT) {
+        answer_open(op, sb, false);
+    } else if (op->tries++ < HF_SESSION_HEALTH_TRIES) {
+        (void)uv_timer_init(op->s->c->loop, &op->timer);
+        op->timer.data = op;
+        (void)uv_timer_start(&op->timer, on_retry, HF_SESSION_HEALTH_RETRY_MS, 0);
+    } else {
+        hf_sandbox_kill(sb, HF_CAUSE_UNRESPONSIVE, err->msg, on_gone, op);
+    }
+    hf_sandbox_unref(sb);
+}
+
+/* It may have died a moment ago without our knowing yet: nobody gets a dead sandbox for an open session. */
+static void check_alive(struct session_op *op, struct hf_sandbox *sb)
+{
+    struct probe *probe = hf_new(struct probe);
+    *probe = (struct probe){op, hf_sandbox_ref(sb)};
+    (void)hf_envd_health(op->s->c->loop, hf_box_control_socket(sb->box), HF_SESSION_HEALTH_MS, on_health,
+                         probe);
+}
+
 static void bind_step(struct session_op *op)
 {
     struct hf_sandbox *other = NULL, *sb = choose(op, &other);
@@ -221,7 +265,7 @@ static void bind_step(struct session_op *op)
     if (strcmp(sb->row.id, op->row.sandbox_id) != 0)
         claim_again(op, sb);
     else
-        answer_open(op, sb, false);
+        check_alive(op, sb);
 }
 
 /* ---- the row ---- */

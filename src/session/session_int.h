@@ -14,6 +14,9 @@
 #define HF_SESSION_MOUNT "/workspace"
 #define HF_SESSION_REMOVE_TRIES 50u /* of the workspace while its last sandbox lets go of it */
 #define HF_SESSION_REMOVE_RETRY_MS 200u
+#define HF_SESSION_HEALTH_MS 2000u   /* a living sandbox that takes longer to answer is busy, not dead */
+#define HF_SESSION_HEALTH_TRIES 100u /* of one that refuses, until its end is known */
+#define HF_SESSION_HEALTH_RETRY_MS 20u
 #define HF_SESSION_ROUNDS_MAX 8u /* sandboxes that one open waits to see gone */
 
 struct hf_sessions {
