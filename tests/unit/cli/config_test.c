@@ -52,7 +52,7 @@ static void precedence(void **state)
     (void)state;
     struct hf_config c;
     struct hf_err err = {0};
-    hf_auto_free char *path = write_toml("warm_pool = 1\ndomain = \"file.test\"\nlog_level = \"debug\"\n");
+    free(write_toml("warm_pool = 1\ndomain = \"file.test\"\nlog_level = \"debug\"\n"));
     setenv("HOLDFAST_WARM_POOL", "2", 1);
     setenv("HOLDFAST_DOMAIN", "env.test", 1);
     setenv("HOLDFAST_MAX_SANDBOXES", "", 1); /* empty = unset */
@@ -72,7 +72,7 @@ static void data_of_the_environment_has_the_file(void **state)
     (void)state;
     struct hf_config c;
     struct hf_err err = {0};
-    hf_auto_free char *path = write_toml("max_sandboxes = 7\n");
+    free(write_toml("max_sandboxes = 7\n"));
     setenv("HOLDFAST_DATA", dir, 1);
     hf_config_defaults(&c);
     assert_int_equal(hf_config_load(&c, NULL, &err), 0);
