@@ -104,6 +104,13 @@ function cell(daemon, n) {
   }
 }
 
+// The kernel gives a dead namespace's number to the next one: a process of another cell proves nothing.
+function ofAnotherCell(pid, c) {
+  const tag = path.basename(c.run.replace(/\/\d+$/, ''))
+  const m = read(`/proc/${pid}/cgroup`).match(new RegExp(`/holdfast/${tag}/(\\d+)`)) ?? read(`/proc/${pid}/cmdline`).match(new RegExp(`/${tag}/(\\d+)/spec`))
+  return m !== null && m[1] !== c.n
+}
+
 // What is still on the host of a cell that cellOf saw before. Empty when it left nothing.
 export function remains(c) {
   const left = []
@@ -116,7 +123,7 @@ export function remains(c) {
   const seen = new Set()
   for (const pid of pids()) {
     const net = link(`/proc/${pid}/ns/net`)
-    if (net !== '' && c.netns.includes(net)) left.push(`network namespace ${net} (process ${pid})`)
+    if (net !== '' && c.netns.includes(net) && !ofAnotherCell(pid, c)) left.push(`network namespace ${net} (process ${pid})`)
     const ns = link(`/proc/${pid}/ns/mnt`)
     if (seen.has(ns)) continue
     seen.add(ns)
