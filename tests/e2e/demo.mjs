@@ -209,7 +209,7 @@ async function killDaemon() {
   const again = await sandbox.commands.connect(handle.pid, { timeoutMs: 0 })
   const list = await sandbox.commands.list()
   check(list.some((p) => p.pid === background.pid), `the background process ${background.pid} is not listed any more`)
-  check(cell.processes.every(alive) || cell.processes.filter(alive).length >= 2, 'processes inside were lost')
+  check(cell.processes.length >= 3 && cell.processes.every(alive), 'processes inside were lost')
   check(cell.shims.every(alive), 'the supervisor was lost')
   const end = await again.wait()
   check(end.exitCode === 0, `the command ended with ${end.exitCode}`)
