@@ -84,11 +84,13 @@ static int run(struct hf_cli *cli, const struct hf_args *args)
     struct hf_config cfg;
     int code = HF_EXIT_OK;
     if (load(&cfg, args, &err) < 0) {
-        code = hf_cli_usage(cli, args->verb, "%s", err.msg);
+        bool words = err.r == -EINVAL || err.r == -ENOENT;
+        code = words ? hf_cli_usage(cli, args->verb, "%s", err.msg) : hf_cli_fail(cli, &err);
     } else {
         hf_log_set_level(cfg.log_level);
         if (hf_daemon_run(&cfg, modules, &err) < 0) {
-            if (err.r == -EPERM || err.r == -EACCES)
+            bool advised = strstr(err.msg, "--insecure-listen") != NULL;
+            if (!advised && (err.r == -EPERM || err.r == -EACCES))
                 hf_cli_hint(cli, "`holdfast doctor` tells what this machine lacks");
             code = hf_cli_fail(cli, &err);
         }
