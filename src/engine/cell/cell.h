@@ -16,6 +16,7 @@
 #define CELL_STARTS_MAX 16u
 /* Warm boxes that start at the same time: one, so that refilling does not fight with requests. */
 #define CELL_WARM_STARTS 1u
+#define CELL_WARM_QUIET_MS 25u   /* after a claim, see cell_pool_fill */
 #define CELL_WARM_RETRY_MS 5000u /* after a warm box failed to start */
 /* A supervisor that has not ended its box this long after being asked is killed. */
 #define CELL_KILL_TIMEOUT_MS 5000u
@@ -79,7 +80,8 @@ struct cell_driver {
     char warm_template[HF_CELL_ID_MAX];
     uint32_t warm_target;
     unsigned warm_ready, warm_starting;
-    uv_timer_t *warm_retry;
+    uv_timer_t *warm_retry, *warm_quiet;
+    uint64_t last_claim_ms;
 
     unsigned jobs; /* on worker threads */
     bool closing, close_kill_pool, closed;

@@ -161,6 +161,7 @@ static void close_driver(struct hf_driver *base, bool kill_pool, hf_done_cb cb, 
     d->close_cb = cb;
     d->close_arg = arg;
     cell_timer_free(&d->warm_retry);
+    cell_timer_free(&d->warm_quiet);
     while (!hf_list_empty(&d->queue)) {
         struct hf_box *box = hf_list_entry(d->queue.next, struct hf_box, turn);
         hf_list_del(&box->turn);

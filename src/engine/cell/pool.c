@@ -1,6 +1,7 @@
 /* The warm pool: complete boxes that wait for a request (docs/adr/0006). */
 #include <stdio.h>
 
+#include "base/clock.h"
 #include "engine/cell/cell.h"
 
 static void set_defaults(struct hf_cell_spec *s)
@@ -25,13 +26,32 @@ static void start_one(struct cell_driver *d)
     cell_start(box);
 }
 
+static void quiet_over(void *arg)
+{
+    struct cell_driver *d = arg;
+    cell_timer_free(&d->warm_quiet);
+    cell_pool_fill(d);
+}
+
+/* Whoever just claimed a box is about to use it: as long as the pool is half full, the refill keeps off the
+ * processors until nobody has asked for a while. */
+static bool too_early(struct cell_driver *d)
+{
+    uint64_t quiet_ms = hf_mono_ms() - d->last_claim_ms;
+    if (!d->last_claim_ms || quiet_ms >= CELL_WARM_QUIET_MS || d->warm_ready < (d->warm_target + 1) / 2)
+        return false;
+    if (!d->warm_quiet)
+        d->warm_quiet = cell_timer_new(d->base.loop, CELL_WARM_QUIET_MS - quiet_ms, quiet_over, d);
+    return true;
+}
+
 /* Requests go first: nothing is warmed while one waits for its turn to start. */
 void cell_pool_fill(struct cell_driver *d)
 {
     if (d->closing || !d->warm_template[0] || d->warm_retry)
         return;
     while (hf_list_empty(&d->queue) && d->warm_starting < CELL_WARM_STARTS && d->starting < d->starts_max &&
-           d->warm_ready + d->warm_starting < d->warm_target)
+           d->warm_ready + d->warm_starting < d->warm_target && !too_early(d))
         start_one(d);
 }
 
@@ -65,6 +85,7 @@ struct hf_box *cell_pool_take(struct cell_driver *d, const struct hf_cell_spec *
         return NULL;
     struct hf_box *box = hf_list_entry(d->warm.next, struct hf_box, turn);
     cell_pool_drop(box); /* stays warm until its supervisor has agreed */
+    d->last_claim_ms = hf_mono_ms();
     return box;
 }
 

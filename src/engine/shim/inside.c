@@ -50,10 +50,6 @@ static int loopback_up(struct hf_err *err)
 static int enter_namespaces(const struct shim *s, struct hf_err *err)
 {
     const char *name = s->spec.sandbox_id[0] ? s->spec.sandbox_id : "sandbox";
-    /* Now, not in clone3: on cgroup v1 we were moved to our cgroup only afterwards, and the namespace's root
-     * is where we are. */
-    if (unshare(CLONE_NEWCGROUP) < 0)
-        return hf_err_set(err, -errno, "cannot make a cgroup namespace: %s", strerror(errno));
     if (sethostname(name, strlen(name)) < 0)
         return hf_err_set(err, -errno, "cannot set the host name: %s", strerror(errno));
     if (setsid() < 0)
@@ -61,13 +57,11 @@ static int enter_namespaces(const struct shim *s, struct hf_err *err)
     return loopback_up(err);
 }
 
+/* What the shim ignores; the rest it got as defaults from the daemon. */
 static void reset_signals(void)
 {
-    sigset_t none;
-    (void)sigemptyset(&none);
-    for (int sig = 1; sig < NSIG; sig++)
-        (void)signal(sig, SIG_DFL);
-    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+    (void)signal(SIGPIPE, SIG_DFL);
+    (void)signal(SIGHUP, SIG_DFL);
 }
 
 /* Arranges 0..FD_END-1 for envd. All sources are first moved out of that range. */
@@ -109,6 +103,9 @@ static int tie_to_parent(int sync_fd, struct hf_err *err)
         return hf_err_set(err, -errno, "cannot set the parent death signal: %s", strerror(errno));
     if (send(sync_fd, "p", 1, MSG_NOSIGNAL) != 1 || wait_for_parent(sync_fd) < 0)
         _exit(1);
+    /* Only now: on cgroup v1 we have been moved meanwhile, and the namespace's root is where we are. */
+    if (unshare(CLONE_NEWCGROUP) < 0)
+        return hf_err_set(err, -errno, "cannot make a cgroup namespace: %s", strerror(errno));
     return 0;
 }
 

@@ -143,17 +143,20 @@ static int hear(int sync_fd, struct hf_err *err)
     return hf_err_set(err, -EIO, "the sandbox's first process sent nonsense while it started");
 }
 
+/* Joining a cgroup costs a grace period of the kernel (milliseconds on v1), so it happens while the child
+ * builds its root. The second word goes out when the child is where it is limited. */
 static int escort(struct shim *s, int sync_fd, struct hf_err *err)
 {
     hf_killpoint("shim.cloned");
-    int r = s->cg.version == 1 ? hf_cg_enter(&s->cg, s->spec.n, s->pid, err) : 0;
-    if (r == 0)
-        r = map_ids(s, err);
+    int r = map_ids(s, err);
     if (r < 0)
         return r;
     hf_killpoint("shim.mapped");
     (void)send(sync_fd, "g", 1, MSG_NOSIGNAL);
-    r = join_net_and_uts(s, err);
+    if (s->cg.version == 1)
+        r = hf_cg_enter(&s->cg, s->spec.n, s->pid, err);
+    if (r == 0)
+        r = join_net_and_uts(s, err);
     if (r < 0)
         return r;
     r = hear(sync_fd, err);
