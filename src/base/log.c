@@ -58,7 +58,7 @@ const char *hf_log_quote(const char *s)
             *o++ = '\\';
             *o++ = (char)c;
         } else if (c < 0x20 || c == 0x7f) {
-            o += sprintf(o, "\\x%02x", c);
+            o += snprintf(o, 5, "\\x%02x", c);
         } else {
             *o++ = (char)c;
         }
