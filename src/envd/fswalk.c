@@ -65,11 +65,16 @@ static int load(struct fs_walk *w, struct fs_walk_frame *f)
     return r;
 }
 
+static void drop_list(struct fs_walk_frame *f)
+{
+    free(hf_take_ptr(f->at));
+    hf_buf_done(&f->list);
+}
+
 static void frame_done(struct fs_walk_frame *f)
 {
     free(f->name);
-    free(f->at);
-    hf_buf_done(&f->list);
+    drop_list(f);
 }
 
 /* Makes w->fd, just opened, the top of the walk. */
@@ -118,9 +123,14 @@ static int ascend(struct fs_walk *w, char **ret_name)
 
 static int enter(struct fs_walk *w, const struct fs_walk_ops *ops, void *self, const char *name)
 {
+    size_t parent = w->depth - 1;
     int r = descend(w, name);
     if (r == 1)
-        return ops->enter ? ops->enter(self, w, name) : 0;
+        r = ops->enter ? ops->enter(self, w, name) : 0;
+    /* A long chain of directories must not keep a list for each of them. name may be in this one. */
+    struct fs_walk_frame *f = &w->frames[parent];
+    if (f->i == f->n)
+        drop_list(f);
     return r;
 }
 
