@@ -23,7 +23,7 @@ static void check(const char *p)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static const char *const workdirs[] = {NULL, "", "/work/./dir/..", "relative"};
+    static const char *const workdirs[] = {NULL, "", "/srv/./dir/..", "relative"};
     if (!size)
         return 0;
     hf_auto_free char *copy = hf_xmalloc(size);
