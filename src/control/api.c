@@ -36,12 +36,12 @@ void hf_api_add(struct hf_api *api, const struct hf_api_route *routes, void *mod
 
 void hf_api_add_all(struct hf_api *api)
 {
+    hf_api_add(api, hf_api_missing_routes, NULL); /* first: /templates/tags is not a template's id */
     hf_api_add(api, hf_api_list_routes, NULL);
     hf_api_add(api, hf_api_observe_routes, NULL);
     hf_api_add(api, hf_api_sandbox_routes, NULL);
     hf_api_add(api, hf_api_template_routes, NULL);
     hf_api_add(api, hf_api_node_routes, NULL);
-    hf_api_add(api, hf_api_missing_routes, NULL);
 }
 
 void hf_api_free(struct hf_api *api)

@@ -13,9 +13,6 @@
 #include "control/key.h"
 #include "control/validate.h"
 #include "fake_driver.h"
-#include "served_modules.h"
-
-const struct hf_module *const hf_served_modules[] = {NULL};
 
 static struct hf_served srv;
 
