@@ -314,7 +314,7 @@ int hf_validate_create(const json_t *body, bool v2, const struct hf_config *cfg,
     struct hf_create_body out = {.timeout_s = v2 ? HF_TIMEOUT_V2_DEFAULT : HF_TIMEOUT_V1_DEFAULT};
     const char *ref = NULL;
     int r = hf_validate_text(body, "templateID", sizeof(out.template_ref) - 1, &ref, err);
-    if (r == 0)
+    if (r == 0 || (r > 0 && !*ref))
         return BAD("validation error: \"templateID\" is required");
     if (r > 0) {
         (void)snprintf(out.template_ref, sizeof(out.template_ref), "%s", ref);
