@@ -7,6 +7,8 @@
 #define HOP_BY_HOP                                                                             \
     (BIT(HF_H_CONNECTION) | BIT(HF_H_KEEP_ALIVE) | BIT(HF_H_PROXY_CONNECTION) | BIT(HF_H_TE) | \
      BIT(HF_H_TRAILER) | BIT(HF_H_UPGRADE) | BIT(HF_H_TRANSFER_ENCODING))
+/* Of a request: written anew, or (the traffic token) a secret between the client and the platform. */
+#define NOT_FORWARDED (HOP_BY_HOP | BIT(HF_H_FORWARDED_FOR) | BIT(HF_H_EXPECT) | BIT(HF_H_TRAFFIC_TOKEN))
 
 static struct hf_str value_of(const struct hf_hdr *e, const char *base)
 {
@@ -95,7 +97,7 @@ int hf_put_request_head(struct hf_proxy *p, const struct hf_px *px)
     TRY(hf_buf_add(b, " HTTP/1.1\r\n", 11));
     if (!h->first[HF_H_HOST])
         TRY(hf_buf_addf(b, "Host: %u-%s.%s\r\n", px->pool->port, px->box->id, p->domain));
-    TRY(put_headers(b, h, base, HOP_BY_HOP | BIT(HF_H_FORWARDED_FOR) | BIT(HF_H_EXPECT)));
+    TRY(put_headers(b, h, base, NOT_FORWARDED));
     TRY(put_forwarded(b, h, base, hf_req_peer(px->req)));
     if (h->length == HF_BODY_CHUNKED)
         TRY(hf_buf_add(b, "Transfer-Encoding: chunked\r\n", 28));

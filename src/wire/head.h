@@ -23,6 +23,7 @@ enum hf_header_id {
     HF_H_TRAILER,
     HF_H_E2B_ID,
     HF_H_E2B_PORT,
+    HF_H_TRAFFIC_TOKEN,
     HF_H_FORWARDED_FOR,
     HF_H_FORWARDED_PROTO,
     HF_H_FORWARDED_HOST,

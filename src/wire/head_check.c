@@ -41,11 +41,12 @@ static const struct {
     {"x-forwarded-host", 16, HF_H_FORWARDED_HOST},
     {"x-forwarded-proto", 17, HF_H_FORWARDED_PROTO},
     {"transfer-encoding", 17, HF_H_TRANSFER_ENCODING},
+    {"e2b-traffic-access-token", 24, HF_H_TRAFFIC_TOKEN},
 };
 
 /* Index of the first known name of that length. */
-static const uint8_t by_length[18] = {
-    [2] = 1, [4] = 2, [6] = 3, [7] = 4, [10] = 6, [14] = 8, [15] = 10, [16] = 11, [17] = 14};
+static const uint8_t by_length[25] = {
+    [2] = 1, [4] = 2, [6] = 3, [7] = 4, [10] = 6, [14] = 8, [15] = 10, [16] = 11, [17] = 14, [24] = 16};
 
 static uint8_t id_of(const char *p, size_t n)
 {

@@ -9,6 +9,7 @@ static void test_heads(void **state)
     rig_send(fd, "GET /a//b?c=%2F HTTP/1.1\r\n" RIG_HOST
                  "Connection: keep-alive, X-Hop\r\nX-Hop: 1\r\nKeep-Alive: 5\r\n"
                  "TE: trailers\r\nUpgrade: h2c\r\nProxy-Connection: x\r\nX-Kept:  a b \r\nCookie: c\r\n"
+                 "e2b-Traffic-Access-Token: secret\r\n"
                  "X-Forwarded-For: 1.2.3.4\r\nE2b-Sandbox-Id: z\r\n\r\n");
     int up = rig_accept("\r\n\r\n");
     assert_string_equal(rig.up.p, "GET /a//b?c=%2F HTTP/1.1\r\n" RIG_HOST "X-Kept:  a b \r\nCookie: c\r\n"
