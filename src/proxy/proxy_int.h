@@ -121,6 +121,7 @@ int hf_route_parse(const struct hf_proxy *p, const struct hf_req *req, struct hf
                    const char **why);
 /* Path of envd that belongs to the control plane, in whatever spelling. 1, 0, -EINVAL for bad encoding. */
 int hf_route_reserved(struct hf_str path);
+/* JSON, or a page for a browser's navigation. */
 void hf_route_answer(struct hf_req *req, int status, const char *id, const char *message, int port);
 void hf_route_answer_reserved(struct hf_req *req);
 

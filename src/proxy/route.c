@@ -144,12 +144,38 @@ int hf_route_reserved(struct hf_str path)
 
 /* ---- answers ---- */
 
+/* A person looks at it: a browser follows a link or a form, and no script asked for JSON. */
+static bool is_navigation(const struct hf_req *req)
+{
+    struct hf_str agent = hf_req_header(req, "user-agent"), accept = hf_req_header(req, "accept");
+    return accept.p && hf_str_starts(agent, "Mozilla") && memmem(accept.p, accept.n, "text/html", 9) &&
+           !memmem(accept.p, accept.n, "application/json", 16) &&
+           !hf_str_caseeq(hf_req_header(req, "sec-fetch-mode"), "cors");
+}
+
+static void answer_page(struct hf_req *req, int status, const char *id, const char *message, int port)
+{
+    char body[1024], at_port[32] = "";
+    if (port > 0)
+        (void)snprintf(at_port, sizeof(at_port), ", port %d", port);
+    int n = snprintf(body, sizeof(body),
+                     "<html lang=\"en\"><head><meta charset=\"utf-8\"><title>%d %s</title></head>\n"
+                     "<body style=\"font-family: sans-serif; margin: 4em\"><h1>%s</h1>\n"
+                     "<p>Sandbox <code>%s</code>%s</p></body></html>\n",
+                     status, message, message, id, at_port);
+    hf_res_send(req, status, "text/html; charset=utf-8", body, (size_t)n);
+}
+
+/* Neither the id (letters and digits) nor our messages need escaping. */
 void hf_route_answer(struct hf_req *req, int status, const char *id, const char *message, int port)
 {
     char body[512], port_member[32] = "";
+    if (is_navigation(req)) {
+        answer_page(req, status, id, message, port);
+        return;
+    }
     if (port > 0)
         (void)snprintf(port_member, sizeof(port_member), "\"port\":%d,", port);
-    /* Neither the id (letters and digits) nor our messages need escaping. */
     int n = snprintf(body, sizeof(body), "{\"sandboxId\":\"%s\",\"message\":\"%s\",%s\"code\":%d}", id,
                      message, port_member, status);
     hf_res_send(req, status, "application/json; charset=utf-8", body, (size_t)n);

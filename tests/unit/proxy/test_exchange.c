@@ -104,6 +104,35 @@ static void test_errors(void **state)
     hf_close(fd);
 }
 
+#define BROWSER \
+    "User-Agent: Mozilla/5.0 (X11; Linux)\r\nAccept: text/html,application/xhtml+xml,*/*;q=0.8\r\n"
+
+/* A person sees a page; every program, also one in a browser, gets JSON. */
+static void test_error_page(void **state)
+{
+    static const char *const programs[] = {
+        "User-Agent: curl/8\r\nAccept: text/html\r\n", "User-Agent: Mozilla/5.0\r\nAccept: */*\r\n",
+        "User-Agent: Mozilla/5.0\r\nAccept: text/html, application/json\r\n",
+        BROWSER "Sec-Fetch-Mode: cors\r\n", "User-Agent: Mozilla/5.0\r\n"};
+    int fd = rig_client();
+    rig.dial_error = -ECONNREFUSED;
+    rig_send(fd, "GET / HTTP/1.1\r\n" RIG_HOST BROWSER "Sec-Fetch-Mode: navigate\r\n\r\n");
+    rig_expect(fd, "</html>");
+    assert_int_equal(strncmp(rig.in.p, "HTTP/1.1 502 ", 13), 0);
+    assert_true(net_has(&rig.in, "Content-Type: text/html; charset=utf-8\r\n"));
+    assert_true(net_has(&rig.in, "\r\n\r\n<html"));
+    assert_true(net_has(&rig.in, "The sandbox is running but port is not open"));
+    assert_true(net_has(&rig.in, "<code>box</code>, port 8000"));
+    for (size_t i = 0; i < HF_ARRAY_LEN(programs); i++) {
+        hf_buf_clear(&rig.in);
+        rig_send(fd, "GET / HTTP/1.1\r\n" RIG_HOST);
+        rig_send(fd, programs[i]);
+        rig_send(fd, "\r\n");
+        rig_expect(fd, "\"port\":8000,\"code\":502}");
+    }
+    hf_close(fd);
+}
+
 static void test_envd_socket(void **state)
 {
     struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -546,6 +575,7 @@ int main(void)
         RIG_TEST(test_absolute_form_and_http10),
         RIG_TEST(test_routes_per_request),
         RIG_TEST(test_errors),
+        RIG_TEST(test_error_page),
         RIG_TEST(test_envd_socket),
         RIG_TEST(test_bodies),
         RIG_TEST(test_response_in_pieces),
