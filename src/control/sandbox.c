@@ -167,9 +167,13 @@ static void finish(struct hf_create *cr, const struct hf_err *err)
 
 static void killed_meanwhile(struct hf_create *cr)
 {
+    const struct hf_sandbox_row *row = &cr->sb->row;
     struct hf_err err = {0};
-    (void)hf_err_http(&err, -ECANCELED, 409, "Sandbox %s was killed while it was being created (%s)",
-                      cr->sb->row.id, cr->sb->row.cause);
+    if (strcmp(row->cause, HF_CAUSE_CREATE_FAILED) == 0)
+        (void)hf_err_http(&err, -EIO, 500, "the sandbox ended while it was being created: %s", row->detail);
+    else
+        (void)hf_err_http(&err, -ECANCELED, 409, "Sandbox %s was killed while it was being created (%s)",
+                          row->id, row->cause);
     finish(cr, &err);
 }
 

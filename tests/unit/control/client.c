@@ -53,7 +53,7 @@ static int wait_port(const char *log, pid_t pid)
         const char *at =
             hf_read_file(log, 1 << 24, &text, &n) == 0 ? strstr(text, "url=http://127.0.0.1:") : NULL;
         if (at)
-            return atoi(at + strlen("url=http://127.0.0.1:"));
+            return (int)strtol(at + strlen("url=http://127.0.0.1:"), NULL, 10);
         siginfo_t info = {0};
         if (waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid)
             return 0;
@@ -193,7 +193,7 @@ void hf_http_receive(int fd, struct hf_reply *ret)
     char *end = b.n ? strstr(b.p, "\r\n\r\n") : NULL;
     if (!end || strncmp(b.p, "HTTP/1.1 ", 9) != 0)
         return;
-    ret->status = atoi(b.p + 9);
+    ret->status = (int)strtol(b.p + 9, NULL, 10);
     ret->head = hf_xstrndup(b.p, (size_t)(end - b.p) + 2);
     ret->body = hf_xstrdup(end + 4);
     ret->json = json_loads(ret->body, JSON_DECODE_ANY, NULL);

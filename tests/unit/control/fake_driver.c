@@ -335,7 +335,8 @@ static void scan_dir(void *arg, const char *dir)
     hf_auto_free char *id = read_text(dir, "id"), *exit = read_text(dir, "exit");
     struct hf_box_found found = {.alive = id && !exit, .sandbox_id = id ? id : ""};
     if (exit)
-        found.exit = (struct hf_box_exit){.cause = (enum hf_box_cause)atoi(exit), .detail = "ended offline"};
+        found.exit = (struct hf_box_exit){.cause = (enum hf_box_cause)(int)strtol(exit, NULL, 10),
+                                          .detail = "ended offline"};
     found.box = add_box(s->f, dir, found.sandbox_id);
     if (found.alive)
         listen_box(found.box);
@@ -534,7 +535,8 @@ static void on_watch(uv_timer_t *t)
     for (struct hf_box *box = f->boxes; box; box = box->next) {
         hf_auto_free char *exit = box->reported || !box->listening ? NULL : read_text(box->dir, "exit");
         if (exit)
-            hf_fake_end(f, box->sandbox_id, (enum hf_box_cause)atoi(exit), "it was seen to end");
+            hf_fake_end(f, box->sandbox_id, (enum hf_box_cause)(int)strtol(exit, NULL, 10),
+                        "it was seen to end");
     }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "control/daemon.h"
 #include "control/envd_client.h"
 #include "control/reconcile.h"
 #include "harness.h"
@@ -181,6 +182,24 @@ static void test_kill_during_create(void **state)
         assert_int_equal(hf_fake_count(h->run_dir), 0);
         row_is(h, id, "killed", "api");
     }
+}
+
+static void test_box_dies_during_create(void **state)
+{
+    struct hf_harness *h = *state;
+    struct hf_created cr = {0};
+    struct hf_create_req req = hf_harness_req();
+    char id[HF_ROW_ID];
+    h->fake->init_status = 0; /* envd does not answer */
+    hf_sandbox_create(h->c, &req, hf_harness_on_created, &cr, id);
+    hf_harness_run_ms(h, 30);
+    hf_fake_end(h->fake, id, HF_BOX_OOM, "its memory was too small");
+    hf_harness_wait(h, &cr.done);
+    assert_int_equal(hf_err_http_status(&cr.err), 500);
+    assert_non_null(strstr(cr.err.msg, "its memory was too small"));
+    hf_harness_run_ms(h, 30);
+    assert_int_equal(hf_fake_count(h->run_dir), 0);
+    row_is(h, id, "failed", "create-failed");
 }
 
 static void test_hundred_at_once(void **state)
@@ -413,6 +432,20 @@ static void test_crash_at_every_point(void **state)
     }
 }
 
+/* ---- daemon ---- */
+
+static void test_bind_rule(void **state)
+{
+    (void)state;
+    static const char *const hosts[] = {"0.0.0.0", "192.0.2.1", "::", "2001:db8::1", "localhost"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(hosts); i++) {
+        struct hf_config cfg = {.listen_host = (char *)(uintptr_t)hosts[i]};
+        struct hf_err err = {0};
+        assert_int_equal(hf_daemon_run(&cfg, NULL, &err), -EPERM);
+        assert_non_null(strstr(err.msg, "--insecure-listen"));
+    }
+}
+
 /* ---- envd client ---- */
 
 static void test_parse_head(void **state)
@@ -445,6 +478,7 @@ int main(int argc, char **argv)
         T(test_driver_failure),
         T(test_init_failures),
         T(test_kill_during_create),
+        T(test_box_dies_during_create),
         T(test_hundred_at_once),
         T(test_box_dies),
         T(test_timeout),
@@ -453,6 +487,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_decide),
         T(test_restart_adopts),
         cmocka_unit_test(test_crash_at_every_point),
+        cmocka_unit_test(test_bind_rule),
         cmocka_unit_test(test_parse_head),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

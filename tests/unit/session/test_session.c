@@ -419,6 +419,54 @@ static void test_full_pool(void **state)
     assert_true(a.created);
 }
 
+static void restart_slow(struct hf_served *s)
+{
+    hf_served_stop(s);
+    (void)setenv("HF_FAKE_CREATE_MS", "200", 1);
+    hf_served_start(s, NULL);
+    (void)unsetenv("HF_FAKE_CREATE_MS");
+}
+
+/* Nobody learned the id of a plain sandbox: it goes. A session's is wanted again by its key: it stays. */
+static void test_client_leaves(void **state)
+{
+    struct hf_served *s = *state;
+    restart_slow(s);
+    int fd = hf_http_send(s, s->key, "POST", "/v2/sandboxes", NULL, "{\"templateID\":\"base\"}");
+    (void)usleep(60000);
+    (void)close(fd);
+    (void)usleep(400000);
+    hf_auto_reply struct hf_reply rows = {0};
+    assert_int_equal(call(s, "GET", "/v1/sandboxes", &rows), 200);
+    const json_t *row = json_array_get(json_object_get(rows.json, "sandboxes"), 0);
+    assert_string_equal(json_string_value(json_object_get(row, "state")), "killed");
+    assert_string_equal(json_string_value(json_object_get(row, "cause")), "client-gone");
+    assert_int_equal(hf_fake_count(s->run_dir), 0);
+    fd = hf_http_send(s, s->key, "POST", "/v1/sessions", NULL, KEY);
+    (void)usleep(60000);
+    (void)close(fd);
+    (void)usleep(400000);
+    struct opened a = open_as(s, s->key, KEY);
+    assert_false(a.created);
+    assert_int_equal(hf_fake_count(s->run_dir), 1);
+}
+
+/* SIGTERM waits for what is under way and answers it. */
+static void test_stop_waits(void **state)
+{
+    struct hf_served *s = *state;
+    restart_slow(s);
+    int fd = hf_http_send(s, s->key, "POST", "/v1/sessions", NULL, KEY);
+    (void)usleep(60000);
+    hf_served_stop(s);
+    hf_auto_reply struct hf_reply r = {0};
+    hf_http_receive(fd, &r);
+    assert_int_equal(r.status, 201);
+    hf_served_start(s, NULL);
+    struct opened again = open_as(s, s->key, KEY);
+    assert_string_equal(again.sandbox, read_opened(&r).sandbox);
+}
+
 static void test_limit_per_tenant(void **state)
 {
     struct hf_served *s = *state;
@@ -538,6 +586,8 @@ int main(int argc, char **argv)
         T(test_restart_keeps_the_sandbox),
         T(test_claim),
         T(test_full_pool),
+        T(test_client_leaves),
+        T(test_stop_waits),
         T(test_limit_per_tenant),
         T(test_second_daemon_is_refused),
         cmocka_unit_test(test_crash_at_every_point),

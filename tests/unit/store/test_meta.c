@@ -250,7 +250,7 @@ static void test_events(void **state)
 static void count_sandbox(void *arg, const struct hf_sandbox_row *s)
 {
     struct env *e = arg;
-    e->order[e->called++ % 512] = atoi(s->id + 1);
+    e->order[e->called++ % 512] = (int)strtol(s->id + 1, NULL, 10);
 }
 
 static void test_pages_and_prune(void **state)
