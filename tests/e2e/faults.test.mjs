@@ -2,7 +2,10 @@
 // state or the new one, never a third, and nothing left on the host that no row owns.
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
-import { test } from 'node:test'
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, afterEach, test } from 'node:test'
 import { Sandbox } from 'e2b'
 import { Daemon, ROOT } from './lib/daemon.mjs'
 import { alive, cellOf, cells, nothingLeft } from './lib/host.mjs'
@@ -18,13 +21,32 @@ const points = [
   ),
 ].sort()
 
-// Everything that passes a kill point: two creates, a session, a command, kills, close and delete.
+// A root file system that is just large enough to be imported.
+const tiny = path.join(mkdtempSync(path.join(tmpdir(), 'hf-faults-')), 'tiny.tar')
+execFileSync('tar', ['-cf', tiny, '-C', '/', 'etc/hostname', 'etc/passwd', 'bin', 'usr/bin/sh', 'usr/bin/dash', 'usr/bin/true'])
+after(() => rmSync(path.dirname(tiny), { recursive: true }))
+
+// Every daemon of a test, so that a failed test does not leave its own to the next.
+const daemons = new Set()
+function newDaemon(options = {}) {
+  const d = new Daemon({ data, ...options })
+  daemons.add(d)
+  return d
+}
+afterEach(async () => {
+  for (const d of daemons) if (d.running) await d.kill9()
+  daemons.clear()
+})
+
+// Everything that passes a kill point: two creates, a session, a command, kills, close and delete, an import.
 async function scenario(daemon, ids) {
   const sdk = await daemon.sdk()
   const api = await daemon.client()
   const quick = { timeoutMs: 8_000 }
+  let disk = 200 + Math.floor(Math.random() * 600)
   const make = async () => {
-    const r = await api.json('POST', '/v2/sandboxes', { templateID: 'base', timeout: 600, metadata: { fault: '1' } }, quick)
+    // Another disk size each time: the preformatted image for it has to be made as well.
+    const r = await api.json('POST', '/v2/sandboxes', { templateID: 'base', timeout: 600, metadata: { fault: '1' }, diskSizeMB: disk++ }, quick)
     if (r.json?.sandboxID) ids.add(r.json.sandboxID)
     return r.json?.sandboxID
   }
@@ -53,6 +75,10 @@ async function scenario(daemon, ids) {
       if (ids.session) await api.json('DELETE', `/v1/sessions/${ids.session}`, undefined, quick)
     },
     async () => {
+      await daemon.cli(['template', 'import', 'tiny', tiny], { timeoutMs: 20_000 })
+      await daemon.cli(['template', 'rm', 'tiny'], { timeoutMs: 20_000 })
+    },
+    async () => {
       // A supervisor that dies: its end must be noticed and cleaned up.
       const id = await make()
       const cell = id && cellOf(daemon, id)
@@ -66,6 +92,18 @@ async function scenario(daemon, ids) {
     await step().catch(() => {})
   }
   api.close()
+  for (let i = 0; i < 20 && daemon.running; i++) await sleep(10) // the news of its death may be under way
+}
+
+// A listed sandbox works; or a kill that the dead daemon had begun ends it now.
+async function worksOrEnds(daemon, api, sdk, id) {
+  try {
+    const sbx = await Sandbox.connect(id, sdk)
+    assert.equal((await sbx.commands.run('echo works')).stdout, 'works\n')
+    assert.ok(cellOf(daemon, id), `sandbox ${id} works and has no cell`)
+  } catch (e) {
+    await until(`sandbox ${id}, which failed with "${e.message}", is gone`, async () => (await api.json('GET', `/sandboxes/${id}`)).status === 404, { timeoutMs: 5_000 })
+  }
 }
 
 // After a restart: what is listed works, what is not listed has no cell, and after kill nothing is left.
@@ -77,18 +115,17 @@ async function oldOrNew(daemon, ids, seen) {
     const ready = await Promise.all(l.map(async (s) => (await api.json('GET', `/sandboxes/${s.sandboxID}`)).status === 200))
     return ready.every(Boolean) && l
   })
-  for (const s of list) {
-    const sbx = await Sandbox.connect(s.sandboxID, sdk)
-    assert.equal((await sbx.commands.run('echo works')).stdout, 'works\n', `sandbox ${s.sandboxID} is listed and does not work`)
-    assert.ok(cellOf(daemon, s.sandboxID), `sandbox ${s.sandboxID} has no cell`)
-  }
-  const listed = new Set(list.map((s) => s.sandboxID))
+  for (const s of list) await worksOrEnds(daemon, api, sdk, s.sandboxID)
+  const listed = new Set((await api.call('GET', '/v2/sandboxes?limit=100')).map((s) => s.sandboxID))
   for (const id of ids) {
     if (listed.has(id)) continue
     await until(`no cell of ${id}`, () => !cellOf(daemon, id), { timeoutMs: 10_000 })
     const state = await api.json('GET', `/v1/sandboxes/${id}`)
     if (state.status === 200) assert.ok(['killed', 'failed'].includes(state.json.state), `${id}: ${JSON.stringify(state.json)}`)
   }
+  // An import is whole or not there; either way the name can be used again.
+  const templates = (await api.call('GET', '/templates')).flatMap((t) => t.names ?? [])
+  if (templates.some((n) => n.startsWith('tiny'))) await daemon.cli(['template', 'rm', 'tiny'])
   // Sessions answer: with the same sandbox or a new one.
   const again = await api.call('POST', '/v1/sessions', { key: 'faults:x:1' })
   const sbx = await Sandbox.connect(again.sandbox.id, sdk)
@@ -101,34 +138,54 @@ async function oldOrNew(daemon, ids, seen) {
   assert.deepEqual(cells(daemon).map((c) => c.n), [], 'cells are left after a clean end')
 }
 
+// True when the daemon (or the shim) died at the point and everything was right afterwards.
 async function killedAt(point, warm) {
-  const daemon = new Daemon({ data, env: { HOLDFAST_WARM_POOL: String(warm) } })
+  const daemon = newDaemon({ env: { HOLDFAST_WARM_POOL: String(warm) } })
   const ids = new Set()
   await daemon.start()
   await daemon.key()
   await daemon.finish()
   await daemon.start({ env: { HOLDFAST_KILLPOINT: point }, expectDeath: true })
   await scenario(daemon, ids)
-  const reached = !daemon.running
   const seen = cells(daemon)
+  const dead = !daemon.running
   if (daemon.running) await daemon.kill9()
-  await daemon.exit
   await daemon.start()
   await oldOrNew(daemon, ids, seen)
-  return reached
+  return dead
+}
+
+// Points of the first start on a data directory: there is no sandbox yet; the next start must come up.
+async function killedAtFirstStart(point) {
+  const dir = mkdtempSync(path.join(path.dirname(path.resolve(data)), 'first-'))
+  const daemon = newDaemon({ data: dir })
+  try {
+    await daemon.start({ env: { HOLDFAST_KILLPOINT: point }, expectDeath: true })
+    const dead = !daemon.running
+    if (daemon.running) await daemon.kill9()
+    await daemon.start()
+    await daemon.finish()
+    assert.ok(!readFileSync('/proc/self/mounts', 'utf8').includes(daemon.data), 'something is still mounted')
+    return dead
+  } finally {
+    if (daemon.running) await daemon.kill9()
+    rmSync(dir, { recursive: true })
+  }
 }
 
 test('at least 12 points are named', () => assert.ok(points.length >= 12, points.join(' ')))
 
 for (const point of points)
   test(`SIGKILL at ${point}`, { timeout: 180_000 }, async (t) => {
+    if (point.startsWith('disk.pool.') && (await killedAtFirstStart(point))) return
     if (await killedAt(point, 0)) return
     if (await killedAt(point, 2)) return
-    t.skip('the scenario does not reach this point in the daemon')
+    // A point of the shim kills the shim: the daemon lives, and what it answered was checked all the same.
+    if (!point.startsWith('shim.')) t.skip('the scenario does not reach this point')
   })
 
 test('SIGKILL of the daemon: running commands go on, everything is adopted', { timeout: 60_000 }, async () => {
-  const daemon = await new Daemon({ data, env: { HOLDFAST_WARM_POOL: '2' } }).start()
+  const daemon = await newDaemon({ env: { HOLDFAST_WARM_POOL: '2' } }).start()
   try {
     const sdk = await daemon.sdk()
     const made = await Promise.all(Array.from({ length: 5 }, () => Sandbox.create('base', { ...sdk, timeoutMs: 600_000 })))
@@ -149,7 +206,7 @@ test('SIGKILL of the daemon: running commands go on, everything is adopted', { t
 })
 
 test('every supervisor dies while the daemon is down', { timeout: 60_000 }, async () => {
-  const daemon = await new Daemon({ data }).start()
+  const daemon = await newDaemon().start()
   try {
     const sdk = await daemon.sdk()
     const made = await Promise.all(Array.from({ length: 4 }, () => Sandbox.create('base', sdk)))
@@ -165,7 +222,7 @@ test('every supervisor dies while the daemon is down', { timeout: 60_000 }, asyn
 })
 
 test('a timeout that passes while the daemon is down is carried out at its start', { timeout: 60_000 }, async () => {
-  const daemon = await new Daemon({ data }).start()
+  const daemon = await newDaemon().start()
   try {
     const sdk = await daemon.sdk()
     const sbx = await Sandbox.create('base', { ...sdk, timeoutMs: 2_000 })
@@ -181,7 +238,7 @@ test('a timeout that passes while the daemon is down is carried out at its start
 })
 
 test('the daemon dies during 20 creates and 20 kills', { timeout: 120_000 }, async () => {
-  const daemon = await new Daemon({ data }).start()
+  const daemon = await newDaemon().start()
   try {
     for (const ms of [5, 20, 60, 150]) {
       const sdk = await daemon.sdk()
@@ -205,7 +262,7 @@ test('the daemon dies during 20 creates and 20 kills', { timeout: 120_000 }, asy
 })
 
 test('a second daemon on the same data directory is refused', { timeout: 60_000 }, async () => {
-  const daemon = await new Daemon({ data }).start()
+  const daemon = await newDaemon().start()
   try {
     const r = await daemon.cli(['serve', '--data', daemon.data, '--listen', '127.0.0.1:0'], { ok: false, timeoutMs: 20_000 })
     assert.notEqual(r.code, 0)

@@ -10,6 +10,11 @@ const exec = promisify(execFile)
 export const ROOT = path.resolve(import.meta.dirname, '../../..')
 export const HOLDFAST = process.env.HOLDFAST_BIN ?? path.join(ROOT, 'build/holdfast')
 
+// A harness that ends must not leave its daemons: not after an exception, not after Ctrl-C.
+const started = new Set()
+process.on('exit', () => started.forEach((child) => child.kill('SIGKILL')))
+for (const [signal, status] of [['SIGINT', 130], ['SIGTERM', 143], ['SIGHUP', 129]]) process.on(signal, () => process.exit(status))
+
 export class Daemon {
   // env: extra environment of the daemon; args: extra flags
   constructor({ data, env = {}, args = [] }) {
@@ -33,6 +38,8 @@ export class Daemon {
     })
     closeSync(log)
     this.child = child
+    started.add(child)
+    child.on('exit', () => started.delete(child))
     this.exit = new Promise((resolve) => child.on('exit', (code, signal) => resolve({ code, signal })))
     let ended
     this.exit.then((e) => (ended = e))
