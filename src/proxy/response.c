@@ -111,17 +111,21 @@ static void complete(struct hf_px *px)
 }
 
 /* Between two reads: the client may be slow or gone. */
-static void after_piece(struct hf_px *px)
+static void slow_down(struct hf_px *px)
 {
     struct hf_conn *c = px->req->conn;
-    if (px->mode == HF_PX_DONE) {
-        complete(px);
-        return;
-    }
     if (c->closing || hf_conn_queued(c) <= HF_PROXY_QUEUE_HIGH)
         return;
     px->req->want_drain = true;
     hf_upstream_read(px->up, false);
+}
+
+static void after_piece(struct hf_px *px)
+{
+    if (px->mode == HF_PX_DONE)
+        complete(px);
+    else
+        slow_down(px);
 }
 
 static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, size_t n)
@@ -272,14 +276,14 @@ void hf_px_response(struct hf_px *px, const char *p, size_t n)
             hf_px_fail(px, 502, MSG_BAD);
             return;
         }
-        if (!base)
-            return;
-        if (px->mode == HF_PX_HEAD) {
+        if (base && px->mode == HF_PX_HEAD) {
             hf_head_init(&px->head, true);
             hf_buf_clear(&px->head_buf);
         }
-        if (px->mode == HF_PX_HEAD && (!n || px->req->conn->closing))
+        if (!base || (px->mode == HF_PX_HEAD && (!n || px->req->conn->closing))) {
+            slow_down(px); /* interim responses count as well */
             return;
+        }
     }
     body(px, p, n);
 }
