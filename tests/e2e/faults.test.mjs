@@ -243,14 +243,16 @@ test('the daemon dies during 20 creates and 20 kills', { timeout: 120_000 }, asy
     for (const ms of [5, 20, 60, 150]) {
       const sdk = await daemon.sdk()
       const ids = new Set()
-      const working = Array.from({ length: 20 }, async (_, i) => {
-        const s = await Sandbox.create('base', { ...sdk, requestTimeoutMs: 5_000 })
-        ids.add(s.sandboxId)
-        if (i % 2) await s.kill()
-      })
+      const working = Promise.allSettled(
+        Array.from({ length: 20 }, async (_, i) => {
+          const s = await Sandbox.create('base', { ...sdk, requestTimeoutMs: 5_000 })
+          ids.add(s.sandboxId)
+          if (i % 2) await s.kill()
+        })
+      )
       await sleep(ms)
       await daemon.kill9()
-      await Promise.allSettled(working)
+      await working
       const seen = cells(daemon)
       await daemon.start()
       await oldOrNew(daemon, ids, seen)
