@@ -135,7 +135,7 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
     struct hf_box *box = px->box;
     hf_auto_buf struct hf_buf early = {0};
     hf_auto_buf struct hf_buf first = HF_BUF_INIT(HF_PROXY_RESPONSE_HEAD_MAX + 1024 + HF_PROXY_READ_SIZE);
-    if (!px->req->head.upgrade || !px->ended || hf_outq_len(&up->out)) {
+    if (!px->req->head.upgrade || !px->ended || !hf_outq_idle(&up->out)) {
         hf_px_fail(px, 502, "The sandbox switched protocols without being asked");
         return;
     }

@@ -106,7 +106,7 @@ uv_stream_t *hf_req_hijack(struct hf_req *r, struct hf_buf *ret_leftover)
     if (c->closing || r->res_started || !r->body_done || !c->stream)
         return NULL;
     hf_conn_flush(c);
-    if (c->closing || hf_conn_queued(c)) {
+    if (c->closing || !hf_outq_idle(&c->out)) {
         hf_conn_close(c, true); /* an interim response is stuck: the client does not read */
         return NULL;
     }

@@ -22,6 +22,11 @@ size_t hf_outq_len(const struct hf_outq *q)
     return (q->wr ? uv_stream_get_write_queue_size(q->stream) : 0) + q->buf.n;
 }
 
+bool hf_outq_idle(const struct hf_outq *q)
+{
+    return !q->wr && !q->buf.n;
+}
+
 int hf_outq_add(struct hf_outq *q, const void *p, size_t n)
 {
     return hf_buf_add(&q->buf, p, n);

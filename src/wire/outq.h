@@ -25,6 +25,9 @@ void hf_outq_init(struct hf_outq *q, uv_stream_t *stream, void (*on_written)(voi
                   void *owner);
 void hf_outq_done(struct hf_outq *q); /* only after the stream's close callback, or with nothing in flight */
 size_t hf_outq_len(const struct hf_outq *q);
+/* Nothing waits and no write is in flight. Length 0 is not enough to give the stream away: libuv tells of a
+ * write that it could finish at once only in the loop's next turn. */
+bool hf_outq_idle(const struct hf_outq *q);
 /* Adds without writing; hf_outq_flush writes it. */
 int hf_outq_add(struct hf_outq *q, const void *p, size_t n) HF_MUST_USE;
 /* Writes the pieces in order, now if nothing waits; what the socket does not take is copied. */

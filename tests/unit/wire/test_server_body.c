@@ -79,6 +79,12 @@ static void on_request(void *self, struct hf_req *req)
         hf_req_pause(req);
     } else if (hf_str_eq(p, "/refuse")) {
         hf_res_error(req, 401, "no");
+    } else if (hf_str_eq(p, "/hijack-busy")) {
+        /* As in the turn of the loop in which libuv has not told the end of a write yet. */
+        static char write_in_flight;
+        req->conn->out.wr = (void *)&write_in_flight;
+        hijacked = hf_req_hijack(req, &leftover);
+        req->conn->out.wr = NULL;
     } else if (hf_str_eq(p, "/hijack")) {
         hijacked = hf_req_hijack(req, &leftover);
     }
@@ -398,6 +404,16 @@ static void test_hijack(void **state)
     hf_buf_done(&leftover);
 }
 
+/* The write's callback would come to memory that is gone. */
+static void test_hijack_during_a_write(void **state)
+{
+    int fd = dial(0);
+    net_send(&loop, fd, "GET /hijack-busy HTTP/1.1\r\n" HOST "Connection: Upgrade\r\nUpgrade: x\r\n\r\n");
+    assert_int_equal(net_read_end(&loop, fd, &in), -ECONNRESET);
+    assert_null(hijacked);
+    hf_close(fd);
+}
+
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
 
 int main(void)
@@ -415,6 +431,7 @@ int main(void)
         T(test_continue),
         T(test_chunk_overhead_is_limited),
         T(test_hijack),
+        T(test_hijack_during_a_write),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
