@@ -65,14 +65,14 @@ static const char *lister(enum hf_complete c)
     return NULL;
 }
 
-/* ---- bash; zsh reads the same script through bashcompinit ---- */
+/* ---- bash; zsh reads the same script through bashcompinit, where `path` and `words` are special ---- */
 
 static void bash_case(const struct hf_verb *const *path, size_t n)
 {
     const struct hf_verb *verb = path[n - 1];
     (void)printf("        '");
     put_path(path, n, " ");
-    (void)printf("') words='");
+    (void)printf("') cand='");
     put_subs(verb);
     if (verb->complete == HF_COMPLETE_VERB)
         put_subs(&hf_verb_root);
@@ -110,7 +110,7 @@ static void bash_groups(const struct hf_verb *const *path, size_t n)
     for (const struct hf_verb *const *v = path[n - 1]->sub; v && *v; v++) {
         (void)printf("            '");
         put_path(path, n, " ");
-        (void)printf("%s%s') path=\"${path:+$path }$word\" ;;\n", n > 1 ? " " : "", (*v)->name);
+        (void)printf("%s%s') at=\"${at:+$at }$word\" ;;\n", n > 1 ? " " : "", (*v)->name);
     }
 }
 
@@ -120,18 +120,18 @@ static void put_bash(void)
         "# holdfast: completion for bash. `holdfast completion bash > /etc/bash_completion.d/holdfast`\n"
         "_holdfast() {\n"
         "    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
-        "    local path='' word words='' list='' files='' values='' i\n"
+        "    local at='' word cand='' list='' files='' values='' i\n"
         "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
         "        word=${COMP_WORDS[i]}\n"
         "        case $word in");
     walk_all(bash_aliases);
     (void)puts("        esac\n"
-               "        case \"${path:+$path }$word\" in");
+               "        case \"${at:+$at }$word\" in");
     walk_all(bash_groups);
     (void)puts("        esac\n"
                "    done\n"
                "    values=none\n"
-               "    case \"$path $prev\" in");
+               "    case \"$at $prev\" in");
     walk_all(bash_values);
     (void)puts("    esac\n"
                "    if [ \"$values\" != none ]; then\n"
@@ -139,13 +139,13 @@ static void put_bash(void)
                "        else COMPREPLY=($(compgen -f -- \"$cur\")); fi\n"
                "        return\n"
                "    fi\n"
-               "    case $path in");
+               "    case $at in");
     walk_all(bash_case);
     (void)puts("    esac\n"
                "    if [ -n \"$list\" ] && [ \"${cur:0:1}\" != - ]; then\n"
-               "        words=\"$words $($list 2>/dev/null)\"\n"
+               "        cand=\"$cand $(eval \"$list\" 2>/dev/null)\"\n"
                "    fi\n"
-               "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+               "    COMPREPLY=($(compgen -W \"$cand\" -- \"$cur\"))\n"
                "    if [ -n \"$files\" ]; then COMPREPLY+=($(compgen -f -- \"$cur\")); fi\n"
                "}\n"
                "complete -o filenames -F _holdfast holdfast");
@@ -231,7 +231,8 @@ static int run(struct hf_cli *cli, const struct hf_args *args)
     if (strcmp(shell, "bash") == 0) {
         put_bash();
     } else if (strcmp(shell, "zsh") == 0) {
-        (void)puts("#compdef holdfast\nautoload -U +X bashcompinit && bashcompinit");
+        (void)puts("# holdfast: completion for zsh. In .zshrc, after compinit: source <(holdfast completion "
+                   "zsh)\nautoload -U +X bashcompinit && bashcompinit");
         put_bash();
     } else if (strcmp(shell, "fish") == 0) {
         put_fish();
