@@ -39,7 +39,7 @@ struct hf_http_server {
     struct hf_list listeners, conns;
     struct hf_list dirty; /* connections with output to flush, input to go on with or an exchange to end */
     struct hf_req *free_reqs;
-    size_t free_n, conn_n;
+    size_t free_n, conn_n, conns_max;
     size_t handle_n; /* uv handles not closed yet */
     uv_prepare_t prepare;
     uv_timer_t sweep;

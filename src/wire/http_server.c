@@ -2,6 +2,7 @@
 #include "wire/http_int.h"
 
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #define LISTEN_BACKLOG 1024
@@ -38,6 +39,15 @@ static void start_sweep(struct hf_http_server *s)
     s->sweeping = true;
 }
 
+/* Clients must not be able to take the last descriptor. */
+static size_t conns_max(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+        return HF_HTTP_CONNS_MAX;
+    return (size_t)HF_MIN(l.rlim_cur / HF_HTTP_FDS_PER_CONN, (rlim_t)HF_HTTP_CONNS_MAX);
+}
+
 struct hf_http_server *hf_http_server_new(uv_loop_t *loop, const struct hf_http_handler *handler, void *self)
 {
     struct hf_http_server *s = hf_new(struct hf_http_server);
@@ -46,6 +56,7 @@ struct hf_http_server *hf_http_server_new(uv_loop_t *loop, const struct hf_http_
     s->self = self;
     s->head_ms = HF_HTTP_HEAD_TIMEOUT_MS;
     s->idle_ms = HF_HTTP_IDLE_TIMEOUT_MS;
+    s->conns_max = conns_max();
     hf_list_init(&s->listeners);
     hf_list_init(&s->conns);
     hf_list_init(&s->dirty);
@@ -98,7 +109,7 @@ static void on_connection(uv_stream_t *listener, int status)
         return;
     }
     s->handle_n++;
-    if (s->conn_n >= HF_HTTP_CONNS_MAX) {
+    if (s->conn_n >= s->conns_max) {
         stream->data = s;
         uv_close((uv_handle_t *)stream, close_extra);
         return;

@@ -1,6 +1,8 @@
 /* The server over real sockets: exchanges, connection reuse, refusals, timeouts, resets. */
 #include "net.h"
 
+#include <sys/resource.h>
+
 #include <sys/stat.h>
 #include <sys/un.h>
 
@@ -514,16 +516,32 @@ static void test_idle_connection_is_small(void **state)
 /* Beyond the maximum a connection is accepted and closed at once. */
 static void test_connection_limit(void **state)
 {
-    size_t real = server->conn_n;
-    server->conn_n = HF_HTTP_CONNS_MAX;
+    size_t real = server->conns_max;
+    assert_in_range(real, 1, HF_HTTP_CONNS_MAX);
+    server->conns_max = 0;
     int fd = dial();
     assert_int_equal(net_read_end(&loop, fd, &in), 0);
     hf_close(fd);
-    server->conn_n = real;
+    server->conns_max = real;
     fd = dial();
     net_send(&loop, fd, GET("/"));
     net_expect(&loop, fd, &in, "\r\n\r\nok");
     hf_close(fd);
+}
+
+/* Connections alone can't use up the descriptors. */
+static void test_descriptors_are_left(void **state)
+{
+    struct rlimit before, few = {90, 0};
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few.rlim_max = before.rlim_max;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    struct hf_http_server *s = hf_http_server_new(&loop, &handler, NULL);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    assert_int_equal(s->conns_max, 30);
+    bool done = false;
+    hf_http_server_free(s, server_gone, &done);
+    NET_WAIT(&loop, done);
 }
 
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
@@ -552,6 +570,7 @@ int main(void)
         T(test_stop),
         T(test_idle_connection_is_small),
         T(test_connection_limit),
+        T(test_descriptors_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
