@@ -1,4 +1,7 @@
 /* holdfast serve: the daemon, in the foreground. */
+#include <sys/resource.h>
+
+#include "base/log.h"
 #include "cli/args.h"
 #include "control/daemon.h"
 #include "session/session.h"
@@ -77,6 +80,17 @@ static int load(struct hf_config *cfg, const struct hf_args *args, struct hf_err
     return r < 0 ? r : hf_config_check(cfg, err);
 }
 
+/* Two descriptors a proxied request: the usual soft limit of 1024 is for programs that use select(2). */
+static void raise_descriptor_limit(void)
+{
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) < 0)
+        return;
+    l.rlim_cur = l.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &l) < 0)
+        hf_log_warn("cannot raise the limit of open files", "error=%s", hf_log_quote(strerror(errno)));
+}
+
 static int run(struct hf_cli *cli, const struct hf_args *args)
 {
     static const struct hf_module *const modules[] = {&hf_session_module, NULL};
@@ -88,6 +102,7 @@ static int run(struct hf_cli *cli, const struct hf_args *args)
         code = words ? hf_cli_usage(cli, args->verb, "%s", err.msg) : hf_cli_fail(cli, &err);
     } else {
         hf_log_set_level(cfg.log_level);
+        raise_descriptor_limit();
         if (hf_daemon_run(&cfg, modules, &err) < 0) {
             bool advised = strstr(err.msg, "--insecure-listen") != NULL;
             if (!advised && (err.r == -EPERM || err.r == -EACCES))
