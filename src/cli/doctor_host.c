@@ -52,6 +52,18 @@ static uint64_t effective_caps(void)
     return line ? strtoull(line + 8, NULL, 16) : 0;
 }
 
+/* Capabilities say nothing about the host when a user namespace gave them. */
+static bool in_first_userns(void)
+{
+    hf_auto_free char *map = NULL;
+    size_t n = 0;
+    unsigned long inside = 1, outside = 1, count = 0;
+    if (hf_read_file("/proc/self/uid_map", 4096, &map, &n) < 0)
+        return true;
+    return sscanf(map, "%lu %lu %lu", &inside, &outside, &count) == 3 && inside == 0 && outside == 0 &&
+           count == UINT32_MAX;
+}
+
 static void check_root(const struct hf_doctor *d, struct hf_check_result *ret)
 {
     uint64_t have = effective_caps();
@@ -60,6 +72,12 @@ static void check_root(const struct hf_doctor *d, struct hf_check_result *ret)
         size_t n = strlen(missing);
         if (!(have >> needed_caps[i].number & 1))
             (void)snprintf(missing + n, sizeof(missing) - n, "%s%s", n ? ", " : "", needed_caps[i].name);
+    }
+    if (!*missing && !in_first_userns()) {
+        hf_check_set(ret, HF_CHECK_FAIL, "root of a user namespace only, not of the host");
+        hf_check_cost(ret, "no sandbox: such a root can't mount disk images");
+        hf_check_fix(ret, "run it as the host's root; in a rootless container: use a privileged one");
+        return;
     }
     if (!*missing) {
         hf_check_set(ret, HF_CHECK_OK, "%s, with every capability the engine needs",

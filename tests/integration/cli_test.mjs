@@ -464,6 +464,15 @@ test('doctor: tries, tells, leaves nothing', async () => {
   assert.match(long.stdout, /too long/)
 })
 
+test('doctor: user namespaces blocked by a sysctl come first, with the command that helps', async (t) => {
+  // The limit belongs to a user namespace: one of our own can be set to 0 without touching the host.
+  const script = `unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && "${BIN}" doctor --listen 127.0.0.1:0'; echo "code $?"`
+  const text = await shell(script)
+  if (!text.includes('user namespaces')) return t.skip('no user namespace can be made here')
+  assert.match(text, /^fail {2}user namespaces +user\.max_user_namespaces is 0\n +cost: .*\n +fix: +sysctl -w user\.max_user_namespaces=65536/)
+  assert.match(text, /code 1/)
+})
+
 test('docs/cli.md names every command, option-bearing setting and index entry', async () => {
   const root = path.resolve(import.meta.dirname, '../..')
   const doc = readFileSync(path.join(root, 'docs/cli.md'), 'utf8')
