@@ -97,7 +97,7 @@ static void after_send(struct hf_px *px, int r)
 {
     if (r < 0)
         px->write_failed = px->reset = true;
-    else if (hf_outq_len(&px->up->out) > HF_PROXY_QUEUE_HIGH)
+    else if (hf_outq_len(&px->up->out) > hf_proxy_queue_high(px->proxy))
         hf_req_pause(px->req);
 }
 

@@ -12,7 +12,9 @@
 #define HF_PROXY_CONNECT_TIMEOUT_MS 5000u
 #define HF_PROXY_IDLE_TIMEOUT_MS 620000u /* no byte in either direction of an exchange or tunnel */
 #define HF_PROXY_RESPONSE_HEAD_MAX 65536u
-#define HF_PROXY_QUEUE_HIGH (256u * 1024u) /* bytes queued per direction before the source is paused */
+#define HF_PROXY_QUEUE_HIGH (256u * 1024u) /* bytes queued per direction before the source is paused … */
+#define HF_PROXY_QUEUE_MIN (16u * 1024u)   /* … and when there are so many exchanges and tunnels that … */
+#define HF_PROXY_QUEUE_TOTAL (64u << 20)   /* … all of them together would keep more than this */
 
 enum hf_route_state {
     HF_ROUTE_RUNNING,

@@ -110,6 +110,18 @@ void hf_proxy_unref(struct hf_proxy *p);
 void hf_proxy_set_timeouts(struct hf_proxy *p, uint64_t connect_ms, uint64_t idle_ms,
                            uint64_t upstream_idle_ms);
 void hf_stream_linger0(uv_stream_t *s);
+/* Bytes that one direction may keep waiting now: thousands of clients that do not read must not fill the
+ * memory. */
+static inline size_t hf_proxy_queue_high(const struct hf_proxy *p)
+{
+    uint64_t share = HF_PROXY_QUEUE_TOTAL / (p->stats.active + p->stats.tunnels + 1);
+    return (size_t)HF_MAX(HF_MIN(share, (uint64_t)HF_PROXY_QUEUE_HIGH), (uint64_t)HF_PROXY_QUEUE_MIN);
+}
+/* Room for one read: no more than that. */
+static inline uv_buf_t hf_proxy_read_buf(const struct hf_proxy *p)
+{
+    return uv_buf_init(p->read_buf, (unsigned)HF_MIN(hf_proxy_queue_high(p), (size_t)HF_PROXY_READ_SIZE));
+}
 
 /* ---- route.c ---- */
 struct hf_target {

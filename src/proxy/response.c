@@ -114,7 +114,7 @@ static void complete(struct hf_px *px)
 static void slow_down(struct hf_px *px)
 {
     struct hf_conn *c = px->req->conn;
-    if (c->closing || hf_conn_queued(c) <= HF_PROXY_QUEUE_HIGH)
+    if (c->closing || hf_conn_queued(c) <= hf_proxy_queue_high(px->proxy))
         return;
     px->req->want_drain = true;
     hf_upstream_read(px->up, false);

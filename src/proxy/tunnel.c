@@ -65,7 +65,7 @@ static void pass_end(struct side *to)
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 {
     struct side *s = h->data;
-    *buf = uv_buf_init(s->tunnel->proxy->read_buf, HF_PROXY_READ_SIZE);
+    *buf = hf_proxy_read_buf(s->tunnel->proxy);
 }
 
 static void set_reading(struct side *s, bool on);
@@ -77,7 +77,7 @@ static void send_to(struct side *to, const char *p, size_t n)
         return;
     if (hf_outq_writev(&to->out, &b, 1) < 0)
         close_tunnel(to->tunnel, true);
-    else if (hf_outq_len(&to->out) > HF_PROXY_QUEUE_HIGH)
+    else if (hf_outq_len(&to->out) > hf_proxy_queue_high(to->tunnel->proxy))
         set_reading(to->other, false);
 }
 

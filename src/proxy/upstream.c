@@ -7,7 +7,7 @@
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 {
     struct hf_upstream *up = h->data;
-    *buf = uv_buf_init(up->proxy->read_buf, HF_PROXY_READ_SIZE);
+    *buf = hf_proxy_read_buf(up->proxy);
 }
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)

@@ -65,11 +65,30 @@ static void test_interim_flood(void **state)
     hf_close(fd);
 }
 
+/* Where thousands of clients do not read, each gets a small share of the memory. */
+static void test_queues_shrink_when_many(void **state)
+{
+    static char piece[256 * KIB];
+    struct source body = {piece, sizeof(piece), 0};
+    hf_buf_clear(&rig.in);
+    int fd = net_connect_rcvbuf(hf_http_server_port(rig.server), 4096);
+    rig_send(fd, RIG_GET("/"));
+    int up = rig_accept("\r\n\r\n");
+    rig_send(up, "HTTP/1.1 200 OK\r\n\r\n");
+    rig.proxy->stats.active += 10000;
+    size_t most = flood(up, &body);
+    rig.proxy->stats.active -= 10000;
+    assert_in_range(most, 1, 4 * HF_PROXY_QUEUE_MIN);
+    hf_close(up);
+    hf_close(fd);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_interim_flood),
+        RIG_TEST(test_queues_shrink_when_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
