@@ -2,6 +2,7 @@
 #include "wire/http_int.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -153,6 +154,23 @@ static struct hf_listener *new_listener(struct hf_http_server *s, int tag, bool 
     return l;
 }
 
+/* A client that vanished without a word is noticed after two minutes, not when TCP gives up a write a quarter
+ * of an hour later. Accepted sockets inherit it from the listener. */
+static void keep_alive(const struct hf_listener *l)
+{
+    static const struct {
+        int level, name, value;
+    } options[] = {{SOL_SOCKET, SO_KEEPALIVE, 1},
+                   {IPPROTO_TCP, TCP_KEEPIDLE, 60},
+                   {IPPROTO_TCP, TCP_KEEPINTVL, 15},
+                   {IPPROTO_TCP, TCP_KEEPCNT, 4}};
+    uv_os_fd_t fd;
+    if (!l->is_tcp || uv_fileno(&l->u.handle, &fd) < 0)
+        return;
+    for (size_t i = 0; i < HF_ARRAY_LEN(options); i++)
+        (void)setsockopt(fd, options[i].level, options[i].name, &options[i].value, sizeof(int));
+}
+
 static void note_port(struct hf_http_server *s, const struct hf_listener *l)
 {
     struct sockaddr_storage a;
@@ -183,6 +201,7 @@ int hf_http_server_listen_tcp(struct hf_http_server *s, const char *host, uint16
         close_listener(l);
         return hf_err_set(err, r, "can't listen on %s port %u: %s", host, port, uv_strerror(r));
     }
+    keep_alive(l);
     note_port(s, l);
     return 0;
 }
@@ -210,6 +229,7 @@ int hf_http_server_listen_fd(struct hf_http_server *s, int fd, int tag, struct h
         close_listener(l);
         return hf_err_set(err, r, "can't listen on fd %d: %s", fd, uv_strerror(r));
     }
+    keep_alive(l);
     note_port(s, l);
     return 0;
 }

@@ -513,6 +513,19 @@ static void test_idle_connection_is_small(void **state)
     hf_close(fd);
 }
 
+static void test_vanished_clients_are_noticed(void **state)
+{
+    int fd = dial(), on = 0;
+    socklen_t len = sizeof(on);
+    uv_os_fd_t accepted;
+    NET_WAIT(&loop, server->conn_n == 1);
+    struct hf_conn *c = hf_list_entry(server->conns.next, struct hf_conn, node);
+    assert_int_equal(uv_fileno((uv_handle_t *)c->stream, &accepted), 0);
+    assert_int_equal(getsockopt(accepted, SOL_SOCKET, SO_KEEPALIVE, &on, &len), 0);
+    assert_int_equal(on, 1);
+    hf_close(fd);
+}
+
 /* Beyond the maximum a connection is accepted and closed at once. */
 static void test_connection_limit(void **state)
 {
@@ -569,6 +582,7 @@ int main(void)
         T(test_unix_and_tags),
         T(test_stop),
         T(test_idle_connection_is_small),
+        T(test_vanished_clients_are_noticed),
         T(test_connection_limit),
         T(test_descriptors_are_left),
     };
