@@ -533,8 +533,8 @@ static void sweep_exchange(struct hf_conn *c, uint64_t now)
     uint64_t quiet = now - c->last_ms;
     if (r->closed && quiet > HF_HTTP_LINGER_MS)
         hf_conn_close(c, false);
-    else if (queued && quiet > s->idle_ms)
-        hf_conn_close(c, true);
+    else if ((queued || r->res_left > 0) && quiet > s->idle_ms)
+        hf_conn_close(c, true); /* res_left: a worker may be sending past the queue (hf_res_dup_fd) */
     else if (c->phase == HF_CONN_BODY && !r->paused && quiet > HF_MIN(s->idle_ms, HF_HTTP_BODY_IDLE_MS)) {
         if (r->res_started)
             hf_conn_close(c, true);

@@ -186,6 +186,7 @@ static size_t allowed(struct hf_req *r, size_t n)
 {
     if (dead(r) || !r->res_started || r->res_ended || r->res_nobody)
         return 0;
+    r->conn->last_ms = uv_now(r->conn->server->loop);
     if (r->res_left < 0)
         return n;
     if ((uint64_t)r->res_left < n) {

@@ -14,6 +14,7 @@ static uint64_t got, produced, queue_max;
 static int ends, closes, aborts;
 static bool take, pause_now, answer_on_end;
 static uv_stream_t *hijacked;
+static int bulk = -1; /* the worker's own descriptor of the connection */
 static struct hf_buf leftover;
 
 static unsigned char pattern(uint64_t i)
@@ -75,6 +76,9 @@ static void on_request(void *self, struct hf_req *req)
     if (hf_str_eq(p, "/download") || hf_str_eq(p, "/download10")) {
         hf_res_begin(req, 200, hf_str_eq(p, "/download10") ? (int64_t)BIG : -1);
         produce(req);
+    } else if (hf_str_eq(p, "/bulk")) {
+        hf_res_begin(req, 200, BIG);
+        bulk = hf_res_dup_fd(req);
     } else if (hf_str_eq(p, "/paused")) {
         hf_req_pause(req);
     } else if (hf_str_eq(p, "/refuse")) {
@@ -340,6 +344,23 @@ static void test_reader_never_reads(void **state)
     hf_close(fd);
 }
 
+/* Neither may one hold a worker's transfer for ever, of which the queue knows nothing. */
+static void test_reader_never_reads_bulk(void **state)
+{
+    hf_http_server_set_timeouts(server, 0, 150);
+    int fd = dial(65536);
+    net_send(&loop, fd, "GET /bulk HTTP/1.1\r\n" HOST "\r\n");
+    NET_WAIT(&loop, current);
+    uint64_t end = hf_mono_ms() + 400; /* while bytes flow, nothing is cut */
+    for (assert_true(bulk >= 0); hf_mono_ms() < end; net_turn(&loop))
+        hf_res_sent(current, 1);
+    assert_int_equal(closes, 0);
+    NET_WAIT(&loop, closes == 1);
+    assert_int_equal(aborts, 1);
+    bulk = hf_close(bulk);
+    hf_close(fd);
+}
+
 static void test_continue(void **state)
 {
     answer_on_end = true;
@@ -428,6 +449,7 @@ int main(void)
         T(test_chunked_download),
         T(test_reader_leaves),
         T(test_reader_never_reads),
+        T(test_reader_never_reads_bulk),
         T(test_continue),
         T(test_chunk_overhead_is_limited),
         T(test_hijack),
