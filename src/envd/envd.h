@@ -26,8 +26,8 @@ struct envd {
     /* read-only fds from the shim for /metrics, -1 = absent (env HOLDFAST_CGROUP_FDS) */
     int fd_mem_current, fd_mem_max, fd_mem_stat, fd_cpu_usage;
     uint32_t cpu_count;
-    int fd_user_procs;     /* cgroup.procs of the user cgroup (children write "0" to it) or, on cgroup v2, its
-                              directory (children are cloned into it, which is faster); -1 = none */
+    int fd_user_procs; /* file of the user cgroup's threads ("tasks", "cgroup.threads"; see forker.h), of its
+                          processes or its directory; -1 = none */
     const char *spool_dir; /* where process output is spooled; NULL = in memory only */
     bool is_init;          /* PID 1 of a box: may set its clock and host name */
 };

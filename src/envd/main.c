@@ -16,6 +16,7 @@
 #include <sys/un.h>
 
 #include "base/log.h"
+#include "envd/forker.h"
 #include "envd/proc.h"
 #include "envd/server.h"
 #include "envd/spawn.h"
@@ -289,6 +290,7 @@ int main(int argc, char **argv)
     take_cgroup_fds(&envd);
     open_std_fds();
     spawn_setup();
+    forker_start(envd.fd_user_procs);
     init_defaults(&envd);
     /* Root in the box must not trace PID 1, read its memory (the access token) or stop it. */
     if (envd.is_init)

@@ -11,6 +11,7 @@
 #include <termios.h>
 
 #include "base/path.h"
+#include "envd/forker.h"
 #include "envd/proc.h"
 
 #define CANDIDATE_MAX 4096 /* bytes of one PATH entry joined with the command */
@@ -57,6 +58,7 @@ struct child {
     const struct spawn_req *q;
     int in, out, err; /* become 0, 1, 2 */
     int status;
+    bool in_cgroup; /* forked there */
 };
 
 static HF_NORETURN void child_fail(const struct child *c, int stage, int err)
@@ -187,7 +189,7 @@ static HF_NORETURN void child_exec(const struct child *c)
     }
 }
 
-/* fd is a cgroup's cgroup.procs or, on cgroup v2, its directory. */
+/* fd is the file of a cgroup's processes or threads or, on cgroup v2, its directory. */
 static bool enter_cgroup(int fd)
 {
     if (write(fd, "0", 1) == 1)
@@ -198,11 +200,11 @@ static bool enter_cgroup(int fd)
     return procs >= 0 && write(procs, "0", 1) == 1;
 }
 
-static HF_NORETURN void child_main(struct child *c)
+static HF_NORETURN void child_main(const struct child *c)
 {
     const struct spawn_req *q = c->q;
     child_signals();
-    if (q->cgroup_fd >= 0 && !enter_cgroup(q->cgroup_fd))
+    if (q->cgroup_fd >= 0 && !c->in_cgroup && !enter_cgroup(q->cgroup_fd))
         child_fail(c, SPAWN_CGROUP, errno);
     /* envd is not dumpable, which closes files of /proc/self as well; exec(2) would set this anyway. */
     (void)prctl(PR_SET_DUMPABLE, 1);
@@ -221,12 +223,34 @@ static HF_NORETURN void child_main(struct child *c)
     child_exec(c);
 }
 
+static void child_of_forker(void *arg)
+{
+    child_main(arg);
+}
+
 /* ---- in envd ---- */
 
 /* fork(2) without the C library's handlers. A box's seccomp filter answers clone3 with ENOSYS. */
 static pid_t raw_fork(void)
 {
     return (pid_t)syscall(SYS_clone, (unsigned long)SIGCHLD, 0UL, 0UL, 0UL, 0UL);
+}
+
+/* The forker's child is in the user cgroup already. When that is full (a fork bomb) or there is no forker,
+ * envd forks itself, from its own reserve, and the child moves: a move is not refused for want of room. */
+static pid_t fork_child(struct child *c)
+{
+    if (c->q->cgroup_fd >= 0) {
+        c->in_cgroup = true;
+        pid_t pid = forker_fork(child_of_forker, c);
+        if (pid > 0)
+            return pid;
+        c->in_cgroup = false;
+    }
+    pid_t pid = raw_fork();
+    if (pid == 0)
+        child_main(c);
+    return pid < 0 ? -errno : pid;
 }
 
 /* pair[0] is the reading end. Never below 3: the child puts its own on 0, 1 and 2. */
@@ -333,10 +357,8 @@ int spawn_child(const struct spawn_req *q, struct spawned *ret)
     sigset_t all, old;
     (void)sigfillset(&all);
     (void)sigprocmask(SIG_SETMASK, &all, &old);
-    pid_t pid = raw_fork();
-    if (pid == 0)
-        child_main(&c);
-    r = pid < 0 ? -errno : 0;
+    pid_t pid = fork_child(&c);
+    r = pid < 0 ? (int)pid : 0;
     (void)sigprocmask(SIG_SETMASK, &old, NULL);
     if (r == 0) {
         *ret = (struct spawned){.pid = pid,

@@ -162,11 +162,12 @@ static int write_file(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, cons
 static int v2_create(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
 {
     int r = make_dir(cg, HF_CG_MEMORY, n, NULL, err);
-    if (r == 0 && hf_cg_has(cg, HF_CG_PIDS))
-        r = write_file(cg, HF_CG_MEMORY, n, "cgroup.subtree_control", "+pids", err);
+    if (r < 0 || !hf_cg_has(cg, HF_CG_PIDS))
+        return r;
+    r = make_dir(cg, HF_CG_MEMORY, n, "user", err);
     if (r == 0)
-        r = make_dir(cg, HF_CG_MEMORY, n, "sys", err);
-    return r == 0 ? make_dir(cg, HF_CG_MEMORY, n, "user", err) : r;
+        r = write_file(cg, HF_CG_MEMORY, n, "user/cgroup.type", "threaded", err);
+    return r == 0 ? write_file(cg, HF_CG_MEMORY, n, "cgroup.subtree_control", "+pids", err) : r;
 }
 
 static int create_dirs(const struct hf_cg *cg, uint32_t n, struct hf_err *err)
@@ -274,7 +275,7 @@ int hf_cg_enter(const struct hf_cg *cg, uint32_t n, pid_t pid, struct hf_err *er
     char value[16];
     (void)snprintf(value, sizeof(value), "%d", (int)pid);
     if (cg->version == 2)
-        return write_file(cg, HF_CG_MEMORY, n, "sys/cgroup.procs", value, err);
+        return write_file(cg, HF_CG_MEMORY, n, "cgroup.procs", value, err);
     int r = 0;
     for (unsigned c = 0; r == 0 && c < HF_CG_CTL_N; c++)
         if (hf_cg_has(cg, (enum hf_cg_ctl)c))
@@ -296,7 +297,7 @@ int hf_cg_clone_fd(const struct hf_cg *cg, uint32_t n)
     char path[PATH_CAP];
     if (cg->version != 2)
         return -1;
-    build_path(cg, HF_CG_MEMORY, n, "sys", path);
+    build_path(cg, HF_CG_MEMORY, n, NULL, path);
     return open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 }
 
@@ -308,7 +309,7 @@ void hf_cg_open(const struct hf_cg *cg, uint32_t n, struct hf_cg_fds *ret)
     ret->mem_max = open_file(cg, HF_CG_MEMORY, n, v1 ? "memory.limit_in_bytes" : "memory.max", O_RDONLY);
     ret->mem_stat = open_file(cg, HF_CG_MEMORY, n, "memory.stat", O_RDONLY);
     ret->cpu = open_file(cg, HF_CG_CPUACCT, n, v1 ? "cpuacct.usage" : "cpu.stat", O_RDONLY);
-    ret->user_procs = open_file(cg, HF_CG_PIDS, n, "user/cgroup.procs", O_WRONLY);
+    ret->user_threads = open_file(cg, HF_CG_PIDS, n, v1 ? "user/tasks" : "user/cgroup.threads", O_WRONLY);
 }
 
 void hf_cg_close(struct hf_cg_fds *fds)
@@ -317,7 +318,7 @@ void hf_cg_close(struct hf_cg_fds *fds)
     fds->mem_max = hf_close(fds->mem_max);
     fds->mem_stat = hf_close(fds->mem_stat);
     fds->cpu = hf_close(fds->cpu);
-    fds->user_procs = hf_close(fds->user_procs);
+    fds->user_threads = hf_close(fds->user_threads);
 }
 
 int hf_cg_oom_watch(const struct hf_cg *cg, uint32_t n)
@@ -358,8 +359,7 @@ void hf_cg_kill(const struct hf_cg *cg, uint32_t n)
     if (cg->version == 2) {
         if (write_file(cg, HF_CG_MEMORY, n, "cgroup.kill", "1", NULL) == 0)
             return;
-        kill_dir(cg, HF_CG_MEMORY, n, "sys/cgroup.procs");
-        kill_dir(cg, HF_CG_MEMORY, n, "user/cgroup.procs");
+        kill_dir(cg, HF_CG_MEMORY, n, "cgroup.procs");
         return;
     }
     for (unsigned c = 0; cg->version && c < HF_CG_CTL_N; c++) {
@@ -383,9 +383,7 @@ int hf_cg_remove(const struct hf_cg *cg, uint32_t n)
     int r = 0;
     if (cg->version == 2) {
         r = remove_dir(cg, HF_CG_MEMORY, n, "user");
-        int r2 = remove_dir(cg, HF_CG_MEMORY, n, "sys");
-        int r3 = r == 0 && r2 == 0 ? remove_dir(cg, HF_CG_MEMORY, n, NULL) : 0;
-        return r < 0 ? r : r2 < 0 ? r2 : r3;
+        return r == 0 ? remove_dir(cg, HF_CG_MEMORY, n, NULL) : r;
     }
     for (unsigned c = 0; cg->version && c < HF_CG_CTL_N; c++) {
         if (!hf_cg_has(cg, (enum hf_cg_ctl)c))

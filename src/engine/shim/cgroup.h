@@ -2,8 +2,10 @@
  * daemon (probe, read figures, remove what a dead shim left). Paths: <root>/[controller/]<group>/<n>.
  *
  * PID 1 (envd) is apart from the user's processes, so that it can still start a process under a fork bomb:
- *   v1: pids/<n> holds envd with HF_CG_PIDS_RESERVE tasks more than pids/<n>/user, where envd puts children;
- *   v2: <n>/sys and <n>/user, all limits but pids on <n>.
+ * <n> holds PID 1 and HF_CG_PIDS_RESERVE tasks more than <n>/user (v1: of the pids hierarchy only; v2: a
+ * threaded cgroup), where the user's processes are. Moving a process costs an RCU grace period, 5 to 20 ms on
+ * an idle host, so envd does not move each child: one thread of it is moved once, and what that thread forks
+ * is in <n>/user from the start.
  * Everything blocks for as long as the kernel takes (microseconds to a few milliseconds). */
 #pragma once
 
@@ -39,9 +41,10 @@ struct hf_cg_limits {
     uint64_t io_bps; /* bytes a second on the writable layer, each way; 0 = no limit */
 };
 
-/* Descriptors for envd: read-only figures and the user group's cgroup.procs; -1 = absent. */
+/* Descriptors for envd: read-only figures, and the user group's file of threads ("tasks" or
+ * "cgroup.threads"), to which a thread writes "0" to move itself. -1 = absent. */
 struct hf_cg_fds {
-    int mem_current, mem_max, mem_stat, cpu, user_procs;
+    int mem_current, mem_max, mem_stat, cpu, user_threads;
 };
 
 struct hf_cg_stats {

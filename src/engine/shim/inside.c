@@ -2,6 +2,7 @@
  * every capability over the new user namespace; ends in execve with neither. */
 #include <fcntl.h>
 #include <grp.h>
+#include <linux/keyctl.h>
 #include <net/if.h>
 #include <sched.h>
 #include <signal.h>
@@ -54,6 +55,8 @@ static int enter_namespaces(const struct shim *s, struct hf_err *err)
         return hf_err_set(err, -errno, "cannot set the host name: %s", strerror(errno));
     if (setsid() < 0)
         return hf_err_set(err, -errno, "cannot start a session: %s", strerror(errno));
+    (void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING,
+                  NULL); /* not the daemon's; absent in some kernels */
     return loopback_up(err);
 }
 
@@ -75,7 +78,7 @@ static int place_fds(const struct shim *s, int *sync_fd, int stderr_fd, struct h
         stderr_fd,         s->ctl_fd,
         s->envd_sock_fd,   s->cg_fds.mem_current,
         s->cg_fds.mem_max, s->cg_fds.mem_stat,
-        s->cg_fds.cpu,     s->cg_fds.user_procs,
+        s->cg_fds.cpu,     s->cg_fds.user_threads,
     };
     *sync_fd = fcntl(*sync_fd, F_DUPFD_CLOEXEC, FD_END);
     for (int i = 0; i < FD_END; i++)
@@ -141,7 +144,7 @@ void shim_inside(const struct shim *s, int sync_fd, int stderr_fd)
     (void)snprintf(fds_env, sizeof(fds_env), "HOLDFAST_CGROUP_FDS=%d,%d,%d,%d,%d",
                    c->mem_current < 0 ? -1 : FD_CGROUP, c->mem_max < 0 ? -1 : FD_CGROUP + 1,
                    c->mem_stat < 0 ? -1 : FD_CGROUP + 2, c->cpu < 0 ? -1 : FD_CGROUP + 3,
-                   c->user_procs < 0 ? -1 : FD_CGROUP + 4);
+                   c->user_threads < 0 ? -1 : FD_CGROUP + 4);
     (void)snprintf(cpu_env, sizeof(cpu_env), "HOLDFAST_CPU_COUNT=%u",
                    (s->spec.limits.cpu_millis + 999u) / 1000u);
     char *argv[] = {arg0, NULL};

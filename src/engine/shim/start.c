@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 
@@ -28,6 +29,7 @@
 /* _IOR('X', 125, __u32): drop the file system without writing anything back. */
 #define EXT4_IOC_SHUTDOWN _IOR('X', 125, uint32_t)
 #define EXT4_SHUTDOWN_NOLOGFLUSH 2u
+#define SHUTDOWN_MIN_BYTES (64ull << 20)
 
 /* An abstract socket is a host-wide lock that the kernel drops with the process. */
 static int reserve_range(struct shim *s, struct hf_err *err)
@@ -226,13 +228,23 @@ int shim_start(struct shim *s, struct hf_err *err)
     return 0;
 }
 
-void shim_kill(struct shim *s)
+/* A removed layer need not be written back. The kernel logs this as an error, so it is kept for layers whose
+ * write-back could take long. */
+static void forget_dirty_pages(const struct shim *s)
 {
     uint32_t how = EXT4_SHUTDOWN_NOLOGFLUSH;
+    struct statfs st;
+    if (s->disk_fd >= 0 && fstatfs(s->disk_fd, &st) == 0 &&
+        (uint64_t)(st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize >= SHUTDOWN_MIN_BYTES)
+        (void)ioctl(s->disk_fd, EXT4_IOC_SHUTDOWN, &how);
+}
+
+void shim_kill(struct shim *s)
+{
     if (s->pidfd >= 0)
         (void)syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
-    if (s->kill_asked && s->disk_fd >= 0)
-        (void)ioctl(s->disk_fd, EXT4_IOC_SHUTDOWN, &how);
+    if (s->kill_asked)
+        forget_dirty_pages(s);
 }
 
 static void remove_cgroup(struct shim *s)

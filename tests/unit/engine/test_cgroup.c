@@ -75,8 +75,10 @@ static void test_v2(void **state)
     assert_int_equal(hf_cg_prepare(&cg, NULL), 0);
     assert_true(hf_cg_has(&cg, HF_CG_IO));
     put("holdfast/x/7/cgroup.subtree_control", "");
+    put("holdfast/x/7/user/cgroup.type", "domain\n");
     assert_int_equal(hf_cg_create(&cg, 7, NULL), 0);
     has("holdfast/x/7/cgroup.subtree_control", "+pids");
+    has("holdfast/x/7/user/cgroup.type", "threaded");
     put("holdfast/x/7/cpu.max", "");
     put("holdfast/x/7/memory.max", "");
     put("holdfast/x/7/memory.swap.max", "");
