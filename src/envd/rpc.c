@@ -28,11 +28,28 @@ struct rpc_call {
     uint64_t timeout_ms;
     struct hf_buf body; /* unary request */
     struct hf_connect_parser parser;
-    json_t *first; /* server stream: its one request message */
+    json_t *first;       /* server stream: its one request message */
+    size_t first_n;      /* its size on the wire */
+    size_t held, queued; /* this call's share of the totals below */
     uv_timer_t timer;
 };
 
 static const struct rpc_ops no_ops;
+
+/* Bytes of requests that are arriving, and of streams' output that waits for its reader (as last seen). */
+static size_t held_total, queued_total;
+
+static void note_held(struct rpc_call *c, size_t n)
+{
+    held_total += n - c->held;
+    c->held = n;
+}
+
+static void note_queued(struct rpc_call *c, size_t n)
+{
+    queued_total += n - c->queued;
+    c->queued = n;
+}
 
 static void call_ref(struct rpc_call *c)
 {
@@ -132,12 +149,12 @@ int rpc_send_raw(struct rpc_call *c, const void *p, size_t n)
 {
     if (c->finished || c->closed || n > UINT32_MAX)
         return 0;
-    call_ref(c);
     write_envelope(c, 0, p, n);
-    c->stopped = !c->closed && hf_res_queued(c->req) > RPC_QUEUE_HIGH;
-    int stop = c->stopped;
-    call_unref(c);
-    return stop;
+    note_queued(c, rpc_queued(c));
+    c->stopped = c->queued > (queued_total > RPC_QUEUES_MAX ? RPC_QUEUE_SMALL : RPC_QUEUE_HIGH);
+    if (c->stopped)
+        hf_res_want_drain(c->req);
+    return c->stopped;
 }
 
 /* msg in the call's codec; false (and the call failed) when it can't be encoded. */
@@ -297,6 +314,7 @@ static int on_envelope(void *arg, unsigned flags, struct hf_str payload)
         return 1;
     if (c->m->kind == RPC_SERVER_STREAM) {
         c->first = msg;
+        c->first_n = payload.n;
         return 0;
     }
     if (c->ops->on_message)
@@ -324,6 +342,16 @@ static void req_data(struct hf_req *req, const char *p, size_t n)
         feed_stream(c, p, n);
     else if (hf_buf_add(&c->body, p, n) < 0)
         rpc_fail(c, RPC_RESOURCE_EXHAUSTED, "message is larger than %u bytes", RPC_MESSAGE_MAX);
+    note_held(c, c->body.n + c->parser.payload.n + c->first_n);
+    if (held_total > RPC_MESSAGES_MAX && c->held > RPC_MESSAGE_SMALL)
+        rpc_fail(c, RPC_RESOURCE_EXHAUSTED,
+                 "too many large requests at once, together they may have %u bytes: send it again later",
+                 RPC_MESSAGES_MAX);
+    if (c->finished) {
+        hf_buf_done(&c->body);
+        hf_connect_done(&c->parser);
+        note_held(c, c->first_n);
+    }
     call_unref(c);
 }
 
@@ -331,6 +359,7 @@ static void end_unary(struct rpc_call *c)
 {
     json_auto_t *msg = decode(c, (struct hf_str){c->body.n ? c->body.p : "", c->body.n}, c->gzip);
     hf_buf_done(&c->body);
+    note_held(c, 0);
     if (msg)
         c->m->fn(c, msg);
 }
@@ -351,6 +380,8 @@ static void end_stream(struct rpc_call *c)
         return;
     }
     json_auto_t *msg = hf_take_ptr(c->first);
+    c->first_n = 0;
+    note_held(c, 0);
     c->m->fn(c, msg);
 }
 
@@ -373,6 +404,7 @@ static void req_drain(struct hf_req *req)
     if (!c->stopped || c->finished)
         return;
     c->stopped = false;
+    note_queued(c, hf_res_queued(req));
     call_ref(c);
     if (c->ops->on_drain)
         c->ops->on_drain(c);
@@ -388,6 +420,8 @@ static void req_close(struct hf_req *req)
 {
     struct rpc_call *c = hf_req_data(req);
     c->closed = true;
+    note_held(c, 0);
+    note_queued(c, 0);
     if (c->timer_active)
         uv_close((uv_handle_t *)&c->timer, timer_closed);
     if (c->ops->on_close)

@@ -11,8 +11,13 @@
 #include "envd/pbjson.h"
 #include "wire/http.h"
 
-#define RPC_MESSAGE_MAX (16u * 1024u * 1024u) /* one request message; test: rpc limits */
-#define RPC_QUEUE_HIGH (1024u * 1024u)        /* bytes queued to one stream before rpc_send says stop */
+/* Limits. All of envd shares the box's memory with the user's processes. */
+#define RPC_MESSAGE_MAX (16u * 1024u * 1024u)  /* one request message; test: rpc limits */
+#define RPC_MESSAGES_MAX (64u * 1024u * 1024u) /* all messages that are arriving; beyond it … */
+#define RPC_MESSAGE_SMALL (64u * 1024u)        /* … only those up to this size are taken */
+#define RPC_QUEUE_HIGH (256u * 1024u)          /* bytes queued to one stream before rpc_send says stop … */
+#define RPC_QUEUES_MAX (16u * 1024u * 1024u) /* … while all streams together keep at most this, else … */
+#define RPC_QUEUE_SMALL (64u * 1024u)        /* … this */
 
 enum rpc_code {
     RPC_CANCELED = 1,
@@ -75,7 +80,7 @@ struct hf_str rpc_header(const struct rpc_call *c, const char *name);
 void rpc_reply(struct rpc_call *c, json_t *msg);
 /* Unary: the answer, encoded already in the call's codec (rpc_is_json tells which); p is copied. */
 void rpc_reply_raw(struct rpc_call *c, const void *p, size_t n);
-/* Stream: one message (steals the reference); 1 when more than RPC_QUEUE_HIGH waits: stop until on_drain. */
+/* Stream: one message (steals the reference); 1 when too much waits: stop until on_drain. */
 int rpc_send(struct rpc_call *c, json_t *msg);
 /* Stream: one message that is encoded already in the call's codec (rpc_is_json tells which). */
 int rpc_send_raw(struct rpc_call *c, const void *p, size_t n);

@@ -134,6 +134,9 @@ int hf_res_write(struct hf_req *req, const void *p, size_t n);
 /* As above but takes ownership of malloc'ed p. */
 int hf_res_write_take(struct hf_req *req, void *p, size_t n);
 size_t hf_res_queued(const struct hf_req *req);
+/* Calls on_drain at HF_HTTP_WRITE_LOW as if hf_res_write had returned 1: for handlers with a limit of their
+ * own. Only while something is queued. */
+void hf_res_want_drain(struct hf_req *req);
 /* A duplicate of the connection's socket, for a worker that sends a part of the body itself (sendfile(2)).
  * Only after hf_res_begin with a Content-Length; non-blocking; the caller closes it, and until the bytes are
  * told with hf_res_sent nothing else may be written. -EAGAIN while output is queued, -EOPNOTSUPP where it

@@ -240,6 +240,11 @@ int hf_res_write_take(struct hf_req *r, void *p, size_t n)
     return after_write(r);
 }
 
+void hf_res_want_drain(struct hf_req *r)
+{
+    r->want_drain = true;
+}
+
 size_t hf_res_queued(const struct hf_req *r)
 {
     return hf_conn_queued(r->conn);

@@ -1,0 +1,143 @@
+// Clients that ask for too much: envd's memory stays bounded and others are served.
+// node envd_limits_test.mjs PATH-OF-HOLDFAST-ENVD [name filter]
+import assert from 'node:assert/strict';
+import { spawn } from 'node:child_process';
+import fs from 'node:fs';
+import http from 'node:http';
+import net from 'node:net';
+import os from 'node:os';
+import path from 'node:path';
+import { Envd, basic, envelope } from './envd_client.mjs';
+
+const binary = process.argv[2];
+const filter = process.argv[3] ?? '';
+if (process.getuid() !== 0) {
+  console.log('needs root: envd takes other users\' identities');
+  process.exit(77);
+}
+
+const MIB = 1 << 20;
+const dir = fs.mkdtempSync(path.join(os.tmpdir(), 'hf-envd-limits-'));
+const pub = path.join(dir, 'public.sock');
+const sleep = (ms) => new Promise((r) => setTimeout(r, ms));
+const child = spawn(binary, ['--host', '127.0.0.1', '--port', '0', '--listen', pub, '--spool-dir', path.join(dir, 'spool')], {
+  stdio: ['ignore', 'inherit', 'pipe'],
+  env: { PATH: process.env.PATH },
+});
+let log = '';
+const port = await new Promise((resolve, reject) => {
+  child.stderr.on('data', (d) => {
+    log += d;
+    const m = /msg="?listening"? port=(\d+)/.exec(log);
+    if (m) resolve(Number(m[1]));
+  });
+  child.on('exit', (code, sig) => reject(new Error(`envd ended (${code ?? sig}): ${log}`)));
+});
+const envd = new Envd(port);
+const rssMiB = () => Number(fs.readFileSync(`/proc/${child.pid}/status`, 'utf8').match(/VmRSS:\s+(\d+)/)[1]) / 1024;
+
+// Watches the memory while fn runs; returns the most that fn added.
+async function growth(fn) {
+  const before = rssMiB();
+  let most = 0;
+  const timer = setInterval(() => (most = Math.max(most, rssMiB() - before)), 5);
+  await fn();
+  most = Math.max(most, rssMiB() - before);
+  clearInterval(timer);
+  return most;
+}
+
+const tests = [];
+const test = (name, fn) => tests.push({ name, fn });
+
+test('many large requests at once: the last ones are refused, small ones are not', async () => {
+  const answers = [];
+  const open = [];
+  const grown = await growth(async () => {
+    for (let i = 0; i < 20; i++) {
+      const req = http.request({ host: '127.0.0.1', port, agent: false, method: 'POST', path: '/process.Process/SendInput',
+        headers: { 'content-type': 'application/json', 'content-length': 15 * MIB, authorization: basic('root') } });
+      req.on('response', (res) => {
+        let text = '';
+        res.on('data', (d) => (text += d));
+        res.on('end', () => answers.push({ status: res.statusCode, text }));
+      });
+      req.on('error', () => {});
+      req.write(Buffer.alloc(15 * MIB - 1, ' '));
+      open.push(req);
+    }
+    for (let i = 0; i < 100 && answers.length < 15; i++) await sleep(50);
+    assert.deepEqual(await envd.call('List', {}), { processes: [] });
+  });
+  assert.ok(answers.length >= 15, `${answers.length} answers`);
+  for (const a of answers) {
+    assert.equal(a.status, 429);
+    assert.match(a.text, /resource_exhausted.*too many large requests at once/);
+  }
+  assert.ok(grown < 160, `${grown} MiB`);
+  for (const req of open) req.destroy();
+  await sleep(100);
+  const one = await envd.call('SendInput', { process: { pid: 1 }, padding: 'x'.repeat(15 * MIB) }).catch((e) => e.code);
+  assert.equal(one, 'not_found');
+});
+
+test('many streams that are not read share a limit; readers that come back get everything', async () => {
+  const s = await envd.start('/bin/sh', ['-c', 'sleep 1; head -c 3000000 /dev/zero; sleep 1; echo end'], { stdin: false });
+  const body = envelope(0, JSON.stringify({ process: { pid: s.pid } }));
+  const stuck = [];
+  const grown = await growth(async () => {
+    for (let i = 0; i < 200; i++) {
+      const c = net.connect(pub);
+      c.on('error', () => {});
+      c.pause();
+      c.write(`POST /process.Process/Connect HTTP/1.1\r\nHost: x\r\nContent-Type: application/connect+json\r\nContent-Length: ${body.length}\r\n\r\n`);
+      c.write(body);
+      stuck.push(c);
+    }
+    const out = await s.wait();
+    assert.equal(out.stdout.length, 3000004);
+  });
+  assert.ok(grown < 60, `${grown} MiB`);
+  let text = '';
+  stuck[150].on('data', (d) => (text += d.toString('latin1')));
+  stuck[150].resume();
+  for (let i = 0; i < 100 && !text.includes('"end"'); i++) await sleep(50);
+  let got = 0;
+  for (const m of text.matchAll(/"stdout":"([^"]*)"/g)) got += Buffer.from(m[1], 'base64').length;
+  assert.equal(got, 3000004);
+  for (const c of stuck) c.destroy();
+});
+
+test('input that nobody reads is bounded over all processes', async () => {
+  const sleepers = await Promise.all(Array.from({ length: 8 }, () => envd.start('/bin/sleep', ['60'], { stdin: true })));
+  const input = { stdin: Buffer.alloc(10 * MIB).toString('base64') };
+  const results = [];
+  for (const s of sleepers)
+    envd.call('SendInput', { process: { pid: s.pid }, input }).then(() => results.push('ok'), (e) => results.push(e.code));
+  for (let i = 0; i < 100 && results.length < 2; i++) await sleep(50);
+  assert.deepEqual(results, ['resource_exhausted', 'resource_exhausted']);
+  for (const s of sleepers) await envd.call('SendSignal', { process: { pid: s.pid }, signal: 'SIGNAL_SIGKILL' });
+  for (const s of sleepers) await s.wait();
+  const again = await envd.start('/bin/sh', ['-c', 'wc -c'], { stdin: true });
+  await envd.call('SendInput', { process: { pid: again.pid }, input });
+  await envd.call('CloseStdin', { process: { pid: again.pid } });
+  assert.equal((await again.wait()).stdout.toString().trim(), String(10 * MIB));
+});
+
+let failed = 0;
+for (const t of tests.filter((x) => x.name.includes(filter))) {
+  const t0 = Date.now();
+  try {
+    await t.fn();
+    console.log(`ok   ${t.name} (${Date.now() - t0} ms)`);
+  } catch (e) {
+    failed++;
+    console.log(`FAIL ${t.name}: ${e.stack}`);
+  }
+}
+envd.agent.destroy();
+child.removeAllListeners('exit');
+child.kill('SIGTERM');
+await new Promise((r) => child.on('exit', r));
+fs.rmSync(dir, { recursive: true, force: true });
+process.exit(failed ? 1 : 0);
