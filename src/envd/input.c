@@ -2,6 +2,14 @@
 
 #include "envd/proc.h"
 
+static size_t total_bytes; /* of all processes' input_bytes */
+
+static void account(struct proc *p, size_t add, size_t remove)
+{
+    p->input_bytes += add - remove;
+    total_bytes += add - remove;
+}
+
 static void finish(struct proc_input *in, int r)
 {
     hf_list_del(&in->link);
@@ -34,7 +42,7 @@ void input_abort(struct proc *p)
     shut(p);
     while (!hf_list_empty(&p->input)) {
         struct proc_input *in = hf_list_entry(p->input.next, struct proc_input, link);
-        p->input_bytes -= in->n - in->off;
+        account(p, 0, in->n - in->off);
         finish(in, -EPIPE);
     }
     proc_unref(p);
@@ -59,7 +67,7 @@ static void flush(struct proc *p)
             return;
         }
         in->off += (size_t)w;
-        p->input_bytes -= (size_t)w;
+        account(p, 0, (size_t)w);
         if (in->off == in->n)
             finish(in, 0);
         if (p->in_fd < 0)
@@ -102,7 +110,8 @@ void input_write(struct proc *p, const void *data, size_t n, void (*done)(void *
     hf_list_init(&in->link);
     in->done = done;
     in->arg = arg;
-    if (n == 0 || p->in_fd < 0 || p->close_input || p->input_bytes + n > PROC_INPUT_MAX) {
+    bool full = p->input_bytes + n > PROC_INPUT_MAX || total_bytes + n > PROC_INPUTS_MAX;
+    if (n == 0 || p->in_fd < 0 || p->close_input || full) {
         finish(in, n == 0 ? 0 : p->in_fd < 0 || p->close_input ? -EBADF : -ENOBUFS);
         return;
     }
@@ -111,7 +120,7 @@ void input_write(struct proc *p, const void *data, size_t n, void (*done)(void *
     memcpy(in->data, data, n);
     bool idle = hf_list_empty(&p->input);
     hf_list_add_tail(&p->input, &in->link);
-    p->input_bytes += n;
+    account(p, n, 0);
     proc_ref(p);
     if (idle)
         flush(p);

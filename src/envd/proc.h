@@ -11,15 +11,16 @@
 #include "envd/rpcwire.h"
 #include "envd/spool.h"
 
-#define PROC_PIPE_CHUNK 32768u               /* bytes of one data event from a pipe */
-#define PROC_PTY_CHUNK 16384u                /* the same from a PTY */
-#define PROC_READS_PER_WAKE 4                /* chunks taken before other work gets its turn */
-#define PROC_STALL_MS 2000u                  /* how long a full reader may hold its process up, once */
-#define PROC_ATTACH_MS 30000u                /* how long an ended process can be connected to */
-#define PROC_ENDED_MAX 64u                   /* ended processes that are remembered */
-#define PROC_INPUT_MAX (32u * 1024u * 1024u) /* bytes of input waiting for one process */
-#define PROC_LAST_DRAIN_MAX (1024u * 1024u)  /* output taken after a kill, before the end is told */
-#define PROC_OOM_SCORE_ADJ 500               /* user processes go before envd when memory is out */
+#define PROC_PIPE_CHUNK 32768u                /* bytes of one data event from a pipe */
+#define PROC_PTY_CHUNK 16384u                 /* the same from a PTY */
+#define PROC_READS_PER_WAKE 4                 /* chunks taken before other work gets its turn */
+#define PROC_STALL_MS 2000u                   /* how long a full reader may hold its process up, once */
+#define PROC_ATTACH_MS 30000u                 /* how long an ended process can be connected to */
+#define PROC_ENDED_MAX 64u                    /* ended processes that are remembered */
+#define PROC_INPUT_MAX (32u * 1024u * 1024u)  /* bytes of input waiting for one process */
+#define PROC_INPUTS_MAX (64u * 1024u * 1024u) /* … and for all of them */
+#define PROC_LAST_DRAIN_MAX (1024u * 1024u)   /* output taken after a kill, before the end is told */
+#define PROC_OOM_SCORE_ADJ 500                /* user processes go before envd when memory is out */
 
 enum proc_stream { PROC_STDOUT, PROC_STDERR, PROC_PTY, PROC_STREAMS };
 enum proc_state { PROC_STARTING, PROC_RUNNING, PROC_ENDED };

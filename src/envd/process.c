@@ -276,8 +276,9 @@ static void fail_input(struct rpc_call *c, int r)
         rpc_fail(c, RPC_INTERNAL, "error writing to stdin: stdin not enabled or closed");
     else if (r == -ENOBUFS)
         rpc_fail(c, RPC_RESOURCE_EXHAUSTED,
-                 "more than %u bytes of input are waiting because the process does not read them",
-                 PROC_INPUT_MAX);
+                 "too much input is waiting because it is not read: at most %u bytes can, and %u for all "
+                 "processes",
+                 PROC_INPUT_MAX, PROC_INPUTS_MAX);
     else
         rpc_fail(c, RPC_INTERNAL, "error writing to stdin: %s", strerror(-r));
 }
