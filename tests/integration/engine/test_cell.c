@@ -112,7 +112,7 @@ static void test_supervisor_killed(void **state)
 {
     h_open(&host, 0);
     struct hf_box *box = h_create(&host, "lost");
-    free(h_exec(box, "sleep 1000 & sleep 1000 & echo"));
+    free(h_exec(box, "(sleep 1000 & sleep 1000 &) >/dev/null 2>&1; echo"));
     pid_t shim = h_shim_pid(&host, h_box_number(box));
     assert_true(shim > 0);
     assert_int_equal(kill(shim, SIGKILL), 0);
@@ -185,7 +185,7 @@ static void test_cpu_limit(void **state)
     struct hf_box *box = h_create_spec(&host, &spec, NULL);
     assert_non_null(box);
     struct hf_box_stats st;
-    free(h_exec(box, "yes >/dev/null & yes >/dev/null & echo"));
+    free(h_exec(box, "(yes & yes &) >/dev/null 2>&1; echo"));
     assert_int_equal(host.driver->ops->stats(host.driver, box, &st), 0);
     h_spin(&host, 1500);
     assert_int_equal(host.driver->ops->stats(host.driver, box, &st), 0);
@@ -256,7 +256,8 @@ static void test_dial(void **state)
 {
     h_open(&host, 0);
     struct hf_box *box = h_create(&host, "net");
-    free(h_exec(box, "(/bin/probes listen4 8080 \"four\" &) ; (/bin/probes listen6 8081 six &) ; sleep 0.3"));
+    free(h_exec(
+        box, "(/bin/probes listen4 8080 four & /bin/probes listen6 8081 six &) >/dev/null 2>&1; sleep 0.3"));
     char buf[16] = "";
     int fd = h_dial(&host, box, 8080);
     assert_true(fd >= 0);
@@ -345,6 +346,60 @@ static void test_warm_pool(void **state)
     h_close(&host, true);
 }
 
+/* The unified hierarchy of a hybrid host has no controllers, but is a real cgroup2. */
+static void test_other_cgroups(void **state)
+{
+    static const char *const roots[] = {"/sys/fs/cgroup/unified", "/nonexistent"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(roots); i++) {
+        char path[128];
+        (void)snprintf(path, sizeof(path), "%s/cgroup.controllers", roots[i]);
+        if (i == 0 && access(path, F_OK) < 0)
+            continue;
+        host.cgroup_root = roots[i];
+        h_open(&host, 1);
+        struct hf_driver_caps caps;
+        host.driver->ops->caps(host.driver, &caps);
+        assert_false(caps.memory_limit);
+        assert_non_null(strstr(caps.missing, "memory limits"));
+        struct hf_box *box = h_create(&host, "other");
+        h_expect(box, "echo fine", "fine\n");
+        free(h_exec(box, "for i in 1 2 3 4 5; do sleep 1000 >/dev/null 2>&1 & done"));
+        struct hf_box_stats st;
+        assert_int_equal(host.driver->ops->stats(host.driver, box, &st), 0);
+        destroy_ok(box);
+        box = h_create(&host, "other2");
+        pid_t shim = h_shim_pid(&host, h_box_number(box));
+        assert_int_equal(kill(shim, SIGKILL), 0);
+        assert_true(h_until(&host, &host.exited, 5000));
+        destroy_ok(box);
+        h_close(&host, true);
+        h_assert_clean(&host);
+    }
+}
+
+static void test_io_limit(void **state)
+{
+    h_open(&host, 0);
+    struct hf_driver_caps caps;
+    host.driver->ops->caps(host.driver, &caps);
+    if (!caps.io_limit) {
+        print_message("this host has no io controller\n");
+        h_close(&host, true);
+        return;
+    }
+    struct hf_box_spec spec = {.sandbox_id = "io", .template_id = H_TEMPLATE, .io_bps = 4u << 20};
+    struct hf_box *box = h_create_spec(&host, &spec, NULL);
+    assert_non_null(box);
+    uint64_t t0 = hf_mono_ms();
+    h_expect(box, "/bin/probes directwrite /big 8", "written\n");
+    uint64_t took = hf_mono_ms() - t0;
+    if (took < 1500)
+        fail_msg("8 MiB at 4 MiB/s took %u ms", (unsigned)took);
+    destroy_ok(box);
+    h_assert_clean(&host);
+    h_close(&host, true);
+}
+
 static void test_bad_specs(void **state)
 {
     h_open(&host, 0);
@@ -383,6 +438,8 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_dial, h_reset),
         cmocka_unit_test_teardown(test_adopt, h_reset),
         cmocka_unit_test_teardown(test_warm_pool, h_reset),
+        cmocka_unit_test_teardown(test_other_cgroups, h_reset),
+        cmocka_unit_test_teardown(test_io_limit, h_reset),
         cmocka_unit_test_teardown(test_bad_specs, h_reset),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
