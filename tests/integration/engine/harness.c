@@ -174,7 +174,7 @@ void h_open(struct h_host *h, uint32_t warm)
         .run_dir = h->run,
         .shim_path = h->shim,
         .envd_path = h->guest,
-        .cgroup_root = "/sys/fs/cgroup",
+        .cgroup_root = h->cgroup_root ? h->cgroup_root : "/sys/fs/cgroup",
         .pool_bytes = POOL_BYTES,
         .warm_pool = warm,
         .warm_template = H_TEMPLATE,
@@ -374,6 +374,7 @@ size_t h_sweep(struct h_host *h)
 int h_reset(void **state)
 {
     struct h_host *h = *state;
+    h->cgroup_root = NULL;
     if (h->driver)
         h_close(h, true);
     h_open(h, 0);

@@ -11,6 +11,7 @@ struct h_host {
     char base[64];                     /* /tmp/hf-engine-XXXXXX */
     char data[80], run[80], group[16]; /* RUN ends with the group's 8 hex characters */
     const char *shim, *guest, *probes;
+    const char *cgroup_root; /* NULL = /sys/fs/cgroup */
     uv_loop_t loop;
     struct hf_driver *driver;
     bool exited; /* on_exit came; the last one is in exit */

@@ -72,6 +72,20 @@ static int deep(const char *dir, int levels)
     return 0;
 }
 
+/* Past the page cache, since cgroup v1 throttles only what a process itself submits. */
+static int direct_write(const char *path, int mib)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_DIRECT, 0600);
+    char *p = mmap(NULL, CHUNK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    for (int i = 0; i < mib; i++)
+        if (fd < 0 || p == MAP_FAILED || write(fd, p, CHUNK) != (ssize_t)CHUNK) {
+            perror("direct write");
+            return 1;
+        }
+    printf("written\n");
+    return 0;
+}
+
 int run_mode(int argc, char **argv)
 {
     if (argc < 2)
@@ -90,5 +104,7 @@ int run_mode(int argc, char **argv)
         return inodes(argv[2]);
     if (argc == 4 && strcmp(argv[1], "deep") == 0)
         return deep(argv[2], (int)strtol(argv[3], NULL, 10));
+    if (argc == 4 && strcmp(argv[1], "directwrite") == 0)
+        return direct_write(argv[2], (int)strtol(argv[3], NULL, 10));
     return -1;
 }
