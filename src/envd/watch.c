@@ -38,10 +38,11 @@ struct watcher {
     int fd;
     char *path;
     bool recursive, ready, paused, polling, scanning, freed, closed;
-    bool has_seen;      /* some wdir.seen is not empty */
-    struct hf_map dirs; /* wd -> struct wdir; the scan's while one runs */
-    struct hf_map todo; /* rel -> itself: directories to scan next */
-    struct hf_list found;
+    bool has_seen;        /* some wdir.seen is not empty */
+    struct hf_map dirs;   /* wd -> struct wdir; the scan's while one runs */
+    struct hf_map todo;   /* rel -> itself: directories to scan next */
+    struct hf_list found; /* what a scan saw, until it is told */
+    size_t found_bytes;
     struct hf_err scan_err;
 };
 
@@ -69,18 +70,37 @@ static void add_todo(struct watcher *w, const char *rel)
 
 /* ---- scan: worker ---- */
 
-static void report(struct watcher *w, const char *rel, bool content)
+static void too_many_dirs(struct watcher *w, const char *rel)
+{
+    (void)hf_err_set(&w->scan_err, -ENOSPC,
+                     "no more directories can be watched: '%s/%s' is over the limit of %u for one watcher",
+                     w->path, rel, WATCH_DIRS_MAX);
+}
+
+static bool report(struct watcher *w, const char *rel, bool content)
 {
     size_t n = strlen(rel) + 1;
+    w->found_bytes += sizeof(struct found) + n;
+    if (w->found_bytes > WATCH_FOUND_MAX) {
+        (void)hf_err_set(&w->scan_err, -EOVERFLOW,
+                         "watcher error: more new files at once than can be told, from '%s/%s' on", w->path,
+                         rel);
+        return false;
+    }
     struct found *f = hf_xmalloc(sizeof(*f) + n);
     f->content = content;
     memcpy(f->name, rel, n);
     hf_list_add_tail(&w->found, &f->node);
+    return true;
 }
 
 /* NULL: not watched (gone, or watched already). */
 static struct wdir *add_watch(struct watcher *w, const char *rel)
 {
+    if (w->dirs.len >= WATCH_DIRS_MAX) {
+        too_many_dirs(w, rel);
+        return NULL;
+    }
     hf_auto_free char *full = hf_xasprintf("%s/%s", w->path, rel);
     uint32_t flags = IN_ONLYDIR | (*rel ? IN_DONT_FOLLOW : 0);
     int wd = inotify_add_watch(w->fd, full, EVENT_MASK | flags);
@@ -131,11 +151,14 @@ static void look_into(struct watcher *w, struct wdir *d)
             continue;
         hf_auto_free char *rel = join(d->rel, e->d_name);
         bool sub = is_dir(dirfd(dir), e);
-        if (sub)
+        if (sub && w->dirs.len + w->todo.len >= WATCH_DIRS_MAX)
+            too_many_dirs(w, rel);
+        else if (sub)
             add_todo(w, rel);
         if (!w->ready)
             continue; /* it was there before the watch began */
-        report(w, rel, !sub && has_content(dirfd(dir), e));
+        if (!report(w, rel, !sub && has_content(dirfd(dir), e)))
+            break;
         (void)hf_map_put(&d->seen, hf_str_c(e->d_name), d);
         w->has_seen = true;
     }
@@ -220,23 +243,33 @@ static void scan_after(uv_work_t *work, int status)
     w->ready = true;
     if (!w->freed && first && !err.r)
         w->ops->on_ready(w->self);
-    hf_list_foreach_safe(it, &w->found)
-    {
-        struct found *f = hf_list_entry(it, struct found, node);
-        hf_list_del(it);
+    settle(w);
+}
+
+/* Tells what the last scan saw. True when all of it is told. */
+static bool tell_found(struct watcher *w)
+{
+    while (!w->freed && !w->paused && !hf_list_empty(&w->found)) {
+        struct found *f = hf_list_entry(w->found.next, struct found, node);
+        hf_list_del(&f->node);
         emit(w, f->name, WATCH_CREATE);
         if (f->content)
             emit(w, f->name, WATCH_WRITE);
         free(f);
     }
-    settle(w);
+    bool all = hf_list_empty(&w->found);
+    w->found_bytes = all ? 0 : w->found_bytes;
+    return all;
 }
 
 static void settle(struct watcher *w)
 {
     if (w->freed || w->scanning)
         return;
-    if (w->todo.len) {
+    bool told = tell_found(w);
+    if (w->freed)
+        return;
+    if (told && w->todo.len) {
         if (w->polling)
             (void)uv_poll_stop(&w->poll);
         w->polling = false;

@@ -10,6 +10,10 @@
 
 #include "base/err.h"
 
+/* Limits of one watcher. A process of the box can make the tree, so it must not choose envd's memory. */
+#define WATCH_DIRS_MAX 65536u                /* directories; beyond: on_lost(-ENOSPC) */
+#define WATCH_FOUND_MAX (8u * 1024u * 1024u) /* bytes of names that wait after a scan; beyond: -EOVERFLOW */
+
 /* Order in which the types of one kernel event are reported. */
 enum watch_type { WATCH_CREATE, WATCH_RENAME, WATCH_CHMOD, WATCH_WRITE, WATCH_REMOVE };
 
@@ -29,7 +33,7 @@ int watcher_new(uv_loop_t *loop, const char *path, bool recursive, const struct 
                 struct watcher **ret, struct hf_err *err) HF_MUST_USE;
 /* No callback comes after this. */
 void watcher_free(struct watcher *w);
-/* Stops and restarts the reading of events; meanwhile the kernel keeps them (fs.inotify.max_queued_events).
- */
+/* Stops and restarts the events, also from within on_event; meanwhile the kernel keeps them
+ * (fs.inotify.max_queued_events). */
 void watcher_pause(struct watcher *w);
 void watcher_resume(struct watcher *w);

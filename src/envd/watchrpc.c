@@ -9,10 +9,11 @@
 #include "envd/fsjob.h"
 #include "envd/watch.h"
 
-#define WATCHER_EVENTS_MAX                                                                           \
-    8192u                 /* events that a polled watcher keeps; later ones are counted and reported \
-                           */
-#define WATCHER_ID_LEN 21 /* "w" and 20 characters */
+#define WATCHER_EVENTS_MAX                                                           \
+    8192u /* events that a polled watcher keeps; later ones are counted and reported \
+           */
+#define WATCHERS_EVENTS_MAX 16384u /* … all polled watchers together (some 3 KiB each, with entries) */
+#define WATCHER_ID_LEN 21          /* "w" and 20 characters */
 #ifndef CIFS_SUPER_MAGIC
 #define CIFS_SUPER_MAGIC 0xff534d42
 #endif
@@ -191,11 +192,22 @@ struct polled {
 };
 
 static struct hf_map watchers; /* id -> struct polled; loop thread, as everything here */
+static size_t kept_events;     /* of all of them */
+
+/* The events so far; the watcher starts anew. */
+static json_t *take_events(struct polled *p)
+{
+    json_t *events = p->events;
+    kept_events -= json_array_size(events);
+    p->events = json_array();
+    return events;
+}
 
 static void polled_free(struct polled *p)
 {
     (void)hf_map_del(&watchers, hf_str_c(p->id));
     watcher_free(p->watcher);
+    json_decref(take_events(p));
     json_decref(p->events);
     free(p->path);
     free(p);
@@ -214,10 +226,12 @@ static void polled_ready(void *self)
 static void polled_event(void *self, const char *name, enum watch_type type)
 {
     struct polled *p = self;
-    if (json_array_size(p->events) >= WATCHER_EVENTS_MAX)
+    if (json_array_size(p->events) >= WATCHER_EVENTS_MAX || kept_events >= WATCHERS_EVENTS_MAX) {
         p->dropped++;
-    else
-        json_array_append_new(p->events, event_json(p->path, name, type, p->include_entry));
+        return;
+    }
+    json_array_append_new(p->events, event_json(p->path, name, type, p->include_entry));
+    kept_events++;
 }
 
 static void polled_lost(void *self, const struct hf_err *err)
@@ -288,16 +302,16 @@ void fs_get_watcher_events(struct rpc_call *c, json_t *msg)
         return;
     }
     if (p->dropped) {
-        rpc_fail(
-            c, RPC_DATA_LOSS,
-            "%llu events were dropped, a watcher keeps %u between two calls; call again for those it kept",
-            (unsigned long long)p->dropped, WATCHER_EVENTS_MAX);
+        rpc_fail(c, RPC_DATA_LOSS,
+                 "%llu events were dropped, a watcher keeps %u between two calls and all together %u; call "
+                 "again for "
+                 "those it kept",
+                 (unsigned long long)p->dropped, WATCHER_EVENTS_MAX, WATCHERS_EVENTS_MAX);
         p->dropped = 0;
         return;
     }
     json_t *reply = json_object();
-    json_object_set_new(reply, "events", p->events);
-    p->events = json_array();
+    json_object_set_new(reply, "events", take_events(p));
     rpc_reply(c, reply);
 }
 

@@ -112,9 +112,10 @@ test('input that nobody reads is bounded over all processes', async () => {
   const sleepers = await Promise.all(Array.from({ length: 8 }, () => envd.start('/bin/sleep', ['60'], { stdin: true })));
   const input = { stdin: Buffer.alloc(10 * MIB).toString('base64') };
   const results = [];
-  for (const s of sleepers)
-    envd.call('SendInput', { process: { pid: s.pid }, input }).then(() => results.push('ok'), (e) => results.push(e.code));
-  for (let i = 0; i < 100 && results.length < 2; i++) await sleep(50);
+  for (const s of sleepers) {
+    const sent = envd.call('SendInput', { process: { pid: s.pid }, input }).then(() => 'ok', (e) => results.push(e.code));
+    await Promise.race([sent, sleep(400)]);
+  }
   assert.deepEqual(results, ['resource_exhausted', 'resource_exhausted']);
   for (const s of sleepers) await envd.call('SendSignal', { process: { pid: s.pid }, signal: 'SIGNAL_SIGKILL' });
   for (const s of sleepers) await s.wait();
@@ -122,6 +123,87 @@ test('input that nobody reads is bounded over all processes', async () => {
   await envd.call('SendInput', { process: { pid: again.pid }, input });
   await envd.call('CloseStdin', { process: { pid: again.pid } });
   assert.equal((await again.wait()).stdout.toString().trim(), String(10 * MIB));
+});
+
+const fsCall = async (method, msg) => {
+  const res = await envd.request('POST', `/filesystem.Filesystem/${method}`, {
+    headers: { 'content-type': 'application/json', authorization: basic('root') }, body: JSON.stringify(msg) });
+  const out = JSON.parse(res.body.toString());
+  if (res.status !== 200) throw Object.assign(new Error(out.message), { code: out.code });
+  return out;
+};
+
+// A connection on which WatchDir is running; it is read only when resumed.
+async function watchUnread(root) {
+  const body = envelope(0, JSON.stringify({ path: root, recursive: true }));
+  const c = net.connect(pub);
+  let text = '';
+  c.on('error', () => {});
+  c.on('data', (d) => (text += d.toString('latin1')));
+  c.write(`POST /filesystem.Filesystem/WatchDir HTTP/1.1\r\nHost: x\r\nAuthorization: ${basic('root')}\r\nContent-Type: application/connect+json\r\nContent-Length: ${body.length}\r\n\r\n`);
+  c.write(body);
+  for (let i = 0; i < 100 && !text.includes('"start"'); i++) await sleep(20);
+  assert.match(text, /"start"/);
+  c.pause();
+  return { c, text: () => text };
+}
+
+// dir with n empty files of long names, outside of every watched tree.
+function heap(name, n) {
+  const d = path.join(dir, name);
+  fs.mkdirSync(d);
+  for (let i = 0; i < n; i++) fs.closeSync(fs.openSync(path.join(d, String(i).padEnd(200, 'x')), 'w'));
+  return d;
+}
+
+test('a full directory that moves into a watched tree waits for a slow reader', async () => {
+  const root = path.join(dir, 'watched');
+  fs.mkdirSync(root);
+  const w = await watchUnread(root);
+  const few = heap('few', 8000), many = heap('m'.repeat(240), 22000);
+  const grown = await growth(async () => {
+    fs.renameSync(few, path.join(root, 'few'));
+    await sleep(1500);
+  });
+  assert.ok(grown < 12, `${grown} MiB`);
+  w.c.resume();
+  const count = () => w.text().split('"few/').length - 1;
+  for (let i = 0; i < 200 && count() < 8000; i++) await sleep(50);
+  assert.equal(count(), 8000);
+  w.c.pause();
+  const more = await growth(async () => {
+    fs.renameSync(many, path.join(root, 'many'));
+    await sleep(1500);
+  });
+  assert.ok(more < 30, `${more} MiB`);
+  w.c.resume();
+  for (let i = 0; i < 200 && !w.text().includes('data_loss'); i++) await sleep(50);
+  assert.ok(/data_loss.*more new files at once than can be told/.test(w.text().slice(-2000)), w.text().slice(-300));
+  w.c.destroy();
+});
+
+test('polled watchers that nobody asks share a limit', async () => {
+  const root = path.join(dir, 'polled');
+  fs.mkdirSync(root);
+  const ids = [];
+  for (let i = 0; i < 4; i++) ids.push((await fsCall('CreateWatcher', { path: root })).watcherId);
+  for (let i = 0; i < 7000; i++) fs.writeFileSync(path.join(root, `f${i % 50}`), 'x');
+  await sleep(500);
+  let kept = 0, lost = 0;
+  for (const id of ids) {
+    const r = await fsCall('GetWatcherEvents', { watcherId: id }).catch((e) => e);
+    if (r.code) assert.equal(r.code, 'data_loss');
+    lost += r.code ? 1 : 0;
+    kept += (r.code ? await fsCall('GetWatcherEvents', { watcherId: id }) : r).events.length;
+  }
+  assert.ok(kept <= 16384, `${kept}`);
+  assert.ok(lost > 0);
+  for (const id of ids) await fsCall('RemoveWatcher', { watcherId: id });
+  const { watcherId } = await fsCall('CreateWatcher', { path: root });
+  fs.writeFileSync(path.join(root, 'again'), '');
+  await sleep(100);
+  assert.ok((await fsCall('GetWatcherEvents', { watcherId })).events.length > 0);
+  await fsCall('RemoveWatcher', { watcherId });
 });
 
 let failed = 0;
