@@ -26,6 +26,7 @@ export async function create({ n, warm, cold, peers }) {
     'holdfast, warm pool': () => createToTrue(warm.api),
     'holdfast, no pool': () => createToTrue(cold.api),
     'crun run': () => peers.run('crun'),
+    'crun run, no cgroup': () => peers.run('crun', { cgroup: false }),
     'runc run': () => peers.run('runc'),
     bwrap: () => peers.bwrap(),
     'spawn /bin/true': () => spawnTrue(),
@@ -35,6 +36,7 @@ export async function create({ n, warm, cold, peers }) {
     rows: asRows(result),
     goals: [
       goal('create with the pool / crun run', p('holdfast, warm pool') / p('crun run'), 1.0),
+      goal('create with the pool / crun run without cgroup', p('holdfast, warm pool') / p('crun run, no cgroup'), 1.0),
       goal('create with the pool / runc run', p('holdfast, warm pool') / p('runc run'), 0.4),
       goal('create without the pool / runc run', p('holdfast, no pool') / p('runc run'), 1.0),
     ],
@@ -58,10 +60,11 @@ export async function batch({ warm, cold, peers }) {
     await sleep(1000)
     return r
   }
-  const result = { 'holdfast, warm pool': [], 'holdfast, no pool': [], 'crun run': [], 'runc run': [] }
+  const result = { 'holdfast, warm pool': [], 'holdfast, no pool': [], 'crun run': [], 'crun run, no cgroup': [], 'runc run': [] }
   for (let i = 0; i < 5; i++) {
     result['holdfast, warm pool'].push(await ours(warm))
     result['crun run'].push(await pool(100, 10, () => peers.run('crun')))
+    result['crun run, no cgroup'].push(await pool(100, 10, () => peers.run('crun', { cgroup: false })))
     result['holdfast, no pool'].push(await ours(cold))
     result['runc run'].push(await pool(100, 10, () => peers.run('runc')))
   }
@@ -75,6 +78,7 @@ export async function batch({ warm, cold, peers }) {
     goals: [
       goal('100 creates, 10 at a time: failures', p('holdfast, warm pool').failed + p('holdfast, no pool').failed, 0),
       goal('100 creates, 10 at a time / crun', p('holdfast, warm pool').p50 / p('crun run').p50, 1.5),
+      goal('100 creates, 10 at a time / crun without cgroup', p('holdfast, warm pool').p50 / p('crun run, no cgroup').p50, 1.5),
     ],
     notes: ['median of 5 batches; ours stay alive until the batch ends, the peers’ containers end with their `true`'],
   }

@@ -46,8 +46,9 @@ export class Peers {
     return `hfbench${process.pid}-${this.next++}`
   }
 
-  run(runtime) {
-    return timeProcess(runtime, [...this.state(runtime), 'run', '-b', path.join(this.dir, `${runtime}-true`), this.name()])
+  // cgroup false: without limits, which is the least that crun can do.
+  run(runtime, { cgroup = true } = {}) {
+    return timeProcess(runtime, [...this.state(runtime), ...(cgroup ? [] : ['--cgroup-manager=disabled']), 'run', '-b', path.join(this.dir, `${runtime}-true`), this.name()])
   }
 
   bwrap() {
