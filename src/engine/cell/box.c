@@ -223,8 +223,7 @@ static void on_shim_gone(void *arg, int events)
     struct hf_err err;
     switch (box->state) {
     case CELL_STARTING:
-        (void)hf_err_set(&err, -ECONNRESET, "the supervisor of cell %u ended while it started; see %s/log",
-                         box->spec.n, box->spec.dir);
+        (void)hf_err_set(&err, -ECONNRESET, "the supervisor of cell %u ended while it started", box->spec.n);
         cell_box_fail(box, &err);
         return;
     case CELL_RUNNING:

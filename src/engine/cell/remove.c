@@ -73,7 +73,7 @@ static int remove_image(const struct hf_cell_spec *s, struct hf_err *err)
 int cell_remains_remove(const struct cell_driver *d, const struct hf_cell_spec *spec, struct hf_err *err)
 {
     char lock[HF_CELL_PATH_MAX + 8];
-    (void)snprintf(lock, sizeof(lock), "%s/lock", spec->dir);
+    (void)snprintf(lock, sizeof(lock), "%s/spec", spec->dir);
     int r = wait_unlocked(lock, REMOVE_TIMEOUT_MS);
     if (r < 0)
         return hf_err_set(err, r, "the supervisor of cell %u does not end: %s", spec->n, strerror(-r));

@@ -65,7 +65,7 @@ static int list_numbers(struct scan *s, const char *dir, const char *suffix)
 static bool supervisor_lives(const char *dir)
 {
     char path[HF_CELL_PATH_MAX + 8];
-    (void)snprintf(path, sizeof(path), "%s/lock", dir);
+    (void)snprintf(path, sizeof(path), "%s/spec", dir);
     hf_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC);
     return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }

@@ -62,6 +62,8 @@ static int prepare_disk(struct start *j)
     return r;
 }
 
+/* The spec's file is locked until the supervisor, which inherits the lock, is dead: what finds it unlocked
+ * finds remains. Returns the descriptor. */
 static int write_spec(struct start *j)
 {
     char path[HF_CELL_PATH_MAX + 8];
@@ -70,28 +72,16 @@ static int write_spec(struct start *j)
     if (r < 0)
         return hf_err_set(&j->err, r, "cannot describe the cell: %s", strerror(-r));
     (void)snprintf(path, sizeof(path), "%s/spec", j->spec.dir);
-    hf_auto_close int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    r = fd < 0 ? -errno : hf_write_all(fd, b.p, b.n);
-    return r < 0 ? hf_err_set(&j->err, r, "cannot write %s: %s", path, strerror(-r)) : 0;
-}
-
-/* Locked until the supervisor, which inherits it, is dead: what finds it unlocked finds remains. */
-static int take_lock(struct start *j)
-{
-    char path[HF_CELL_PATH_MAX + 8];
-    (void)snprintf(path, sizeof(path), "%s/lock", j->spec.dir);
-    hf_auto_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0)
-        return hf_err_set(&j->err, -errno, "cannot lock %s: %s", path, strerror(errno));
-    int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_LOW);
-    return high < 0 ? hf_err_set(&j->err, -errno, "cannot lock %s: %s", path, strerror(errno)) : high;
+    hf_auto_close int low = open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    hf_auto_close int fd = low < 0 ? -1 : fcntl(low, F_DUPFD_CLOEXEC, FD_LOW);
+    r = fd < 0 || flock(fd, LOCK_EX | LOCK_NB) < 0 ? -errno : hf_write_all(fd, b.p, b.n);
+    return r < 0 ? hf_err_set(&j->err, r, "cannot write %s: %s", path, strerror(-r)) : hf_take_fd(&fd);
 }
 
 static int spawn_with(struct start *j, posix_spawn_file_actions_t *acts, posix_spawnattr_t *attr, int sock,
                       int lock)
 {
-    char log[HF_CELL_PATH_MAX + 8], spec[HF_CELL_PATH_MAX + 8];
-    (void)snprintf(log, sizeof(log), "%s/log", j->spec.dir);
+    char spec[HF_CELL_PATH_MAX + 8];
     (void)snprintf(spec, sizeof(spec), "%s/spec", j->spec.dir);
     sigset_t none, all;
     (void)sigemptyset(&none);
@@ -103,11 +93,11 @@ static int spawn_with(struct start *j, posix_spawn_file_actions_t *acts, posix_s
     if (r == 0)
         r = posix_spawnattr_setsigdefault(attr, &all);
     if (r == 0)
-        r = posix_spawn_file_actions_addopen(acts, 0, "/dev/null", O_RDONLY, 0);
+        r = posix_spawn_file_actions_addopen(acts, 0, "/dev/null", O_RDWR, 0);
     if (r == 0)
-        r = posix_spawn_file_actions_addopen(acts, 1, log, O_WRONLY | O_CREAT | O_APPEND, 0600);
+        r = posix_spawn_file_actions_adddup2(acts, 0, 1);
     if (r == 0)
-        r = posix_spawn_file_actions_adddup2(acts, 1, 2);
+        r = posix_spawn_file_actions_adddup2(acts, 0, 2);
     if (r == 0)
         r = posix_spawn_file_actions_adddup2(acts, sock, HF_SHIM_CLIENT_FD);
     if (r == 0)
@@ -123,12 +113,9 @@ static int spawn_with(struct start *j, posix_spawn_file_actions_t *acts, posix_s
     return posix_spawn(&j->pid, j->d->shim_path, acts, attr, argv, envp);
 }
 
-static int spawn_shim(struct start *j)
+static int spawn_shim(struct start *j, int lock)
 {
     int pair[2];
-    hf_auto_close int lock = take_lock(j);
-    if (lock < 0)
-        return lock;
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
         return hf_err_set(&j->err, -errno, "cannot make a socket pair: %s", strerror(errno));
     hf_auto_close int mine = pair[0], low = pair[1];
@@ -160,19 +147,17 @@ static void start_work(void *job)
 {
     struct start *j = job;
     int r = take_number(j);
-    if (r == 0) {
-        hf_killpoint("cell.mkdir");
-        r = prepare_disk(j);
-    }
-    if (r == 0) {
-        hf_killpoint("cell.disk");
-        r = write_spec(j);
-    }
-    if (r == 0) {
-        hf_killpoint("cell.spec");
-        r = spawn_shim(j);
-    }
-    if (r == 0)
+    if (r < 0)
+        return;
+    hf_killpoint("cell.mkdir");
+    if (prepare_disk(j) < 0)
+        return;
+    hf_killpoint("cell.disk");
+    hf_auto_close int lock = write_spec(j);
+    if (lock < 0)
+        return;
+    hf_killpoint("cell.spec");
+    if (spawn_shim(j, lock) == 0)
         hf_killpoint("cell.shim-started");
 }
 

@@ -1,5 +1,5 @@
 /* holdfast-shim SPEC: the supervisor of one sandbox. Started by the daemon with one end of a seqpacket
- * socket pair as descriptor 3 and the cell's locked lock file as descriptor 4; outlives the daemon. */
+ * socket pair as descriptor 3 and the cell's locked spec as descriptor 4; outlives the daemon. */
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -74,7 +74,6 @@ int main(int argc, char **argv)
         return 2;
     s.clients[0].fd = HF_SHIM_CLIENT_FD;
     if (start(&s, argv[1], &err) < 0) {
-        (void)fprintf(stderr, "%s\n", err.msg);
         shim_cleanup(&s);
         shim_tell_failed(&s, &err);
         return 1;

@@ -1,10 +1,10 @@
 /* What the daemon tells a shim about its cell, and what a shim tells about itself. Both sides link this.
  *
- *   RUN/<n>/lock     flock: held by the daemon while it starts the shim, then by the shim for life
- *   RUN/<n>/spec     struct hf_cell_spec, written by the daemon before the shim starts
+ *   RUN/<n>/spec     struct hf_cell_spec, written by the daemon before the shim starts. Its flock is held by
+ *                    the daemon until then, and by the shim for life
  *   RUN/<n>/claim    the same keys, written by the shim when a warm cell gets its sandbox
  *   RUN/<n>/exit     struct hf_cell_exit, written by the shim when PID 1 has ended
- *   RUN/<n>/shim.sock, ctl.sock, envd.sock; log: what the shim wrote to stderr
+ *   RUN/<n>/shim.sock, ctl.sock, envd.sock
  *
  * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
  *   request   op=<op> id=<number> …        op: info claim socket statfs kill
