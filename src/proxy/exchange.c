@@ -80,8 +80,21 @@ void hf_px_fail(struct hf_px *px, int status, const char *message)
     hf_req_resume(req);
 }
 
-void hf_px_cut(struct hf_px *px)
+void hf_px_cut(struct hf_px *px, bool tell)
 {
+    if (tell && !px->answered && px->box) {
+        char id[HF_PROXY_SANDBOX_ID_MAX + 1];
+        (void)snprintf(id, sizeof(id), "%s", px->box->id);
+        drop_upstream(px);
+        px->answered = true;
+        px->box = NULL;
+        px->pool = NULL;
+        hf_list_del(&px->node);
+        px->req->expect = px->expect;
+        hf_route_answer(px->req, 502, id, "The sandbox was not found", 0);
+        hf_req_resume(px->req);
+        return;
+    }
     drop_upstream(px);
     px->box = NULL;
     px->pool = NULL;

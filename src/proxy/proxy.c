@@ -74,11 +74,11 @@ static void free_box(struct hf_proxy *p, struct hf_box *box)
     free(box);
 }
 
-static void drop_box(struct hf_proxy *p, struct hf_box *box)
+static void drop_box(struct hf_proxy *p, struct hf_box *box, bool tell)
 {
     hf_list_foreach_safe(it, &box->exchanges)
     {
-        hf_px_cut(hf_list_entry(it, struct hf_px, node));
+        hf_px_cut(hf_list_entry(it, struct hf_px, node), tell);
     }
     hf_tunnel_cut_all(box);
     hf_list_foreach(it, &box->pools)
@@ -94,7 +94,7 @@ void hf_proxy_drop(struct hf_proxy *p, const char *sandbox_id)
 {
     struct hf_box *box = hf_map_get(&p->boxes, hf_str_c(sandbox_id));
     if (box)
-        drop_box(p, box);
+        drop_box(p, box, true);
 }
 
 static void sweep_pool(struct hf_proxy *p, struct hf_pool *pool, uint64_t now)
@@ -233,7 +233,7 @@ void hf_proxy_free(struct hf_proxy *p)
     size_t pos = 0;
     struct hf_box *box;
     while ((box = hf_map_next(&p->boxes, &pos, NULL))) {
-        drop_box(p, box);
+        drop_box(p, box, false);
         pos = 0;
     }
     uv_close((uv_handle_t *)&p->sweep, on_timer_closed);

@@ -48,7 +48,8 @@ void hf_proxy_free(struct hf_proxy *p);
 bool hf_proxy_match(const struct hf_proxy *p, const struct hf_req *req);
 /* Takes the request over (call inside on_request). Answers every error itself, as JSON. */
 void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req);
-/* The sandbox is gone: its exchanges and tunnels are cut abruptly (RST), pooled connections closed. */
+/* The sandbox is gone: begun answers and tunnels are cut abruptly (RST), requests without an answer get the
+ * 502 of an unknown sandbox, pooled connections are closed. */
 void hf_proxy_drop(struct hf_proxy *p, const char *sandbox_id);
 
 struct hf_proxy_stats {

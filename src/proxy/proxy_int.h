@@ -149,7 +149,9 @@ void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, c
 /* Answers 502/504, or cuts the connection when the response has begun. */
 void hf_px_fail(struct hf_px *px, int status, const char *message);
 void hf_px_upstream_failed(struct hf_px *px, const char *message);
-void hf_px_cut(struct hf_px *px);
+/* Its sandbox or the proxy goes: a begun answer is cut. With tell, a request that has no answer yet gets the
+ * 502 that one a moment later would get. */
+void hf_px_cut(struct hf_px *px, bool tell);
 void hf_px_sweep(struct hf_px *px, uint64_t now);
 void hf_px_attach(struct hf_px *px, struct hf_upstream *up);
 
