@@ -18,6 +18,8 @@ struct hf_api {
     struct table tables[16];
     size_t n;
     struct hf_map running; /* tenant NUL Idempotency-Key of requests in flight */
+    unsigned keeping;      /* answers that wait for their row */
+    bool closed;
 };
 
 struct hf_api *hf_api_new(struct hf_control *c)
@@ -44,11 +46,19 @@ void hf_api_add_all(struct hf_api *api)
     hf_api_add(api, hf_api_node_routes, NULL);
 }
 
+static void delete_api(struct hf_api *api)
+{
+    hf_map_done(&api->running);
+    free(api);
+}
+
 void hf_api_free(struct hf_api *api)
 {
-    if (api)
-        hf_map_done(&api->running);
-    free(api);
+    if (!api)
+        return;
+    api->closed = true;
+    if (!api->keeping) /* else the last of them does it: the rows are committed after us */
+        delete_api(api);
 }
 
 static void unref(struct hf_call *call)
@@ -72,39 +82,72 @@ static struct hf_str idem_name(const struct hf_call *call, struct hf_buf *b)
     return (struct hf_str){b->p, b->n};
 }
 
-/* The answer of a finished request is kept, so that a client that lost it may ask again. */
-static void keep_answer(struct hf_call *call, int status, const char *text)
-{
-    if (!*call->idem_key)
-        return;
-    hf_auto_buf struct hf_buf name = HF_BUF_INIT(512);
-    (void)hf_map_del(&call->api->running, idem_name(call, &name));
-    if (status >= 500 || strlen(text) > HF_API_IDEMPOTENCY_BODY_MAX)
-        return;
-    struct hf_answer_row a = {.status = status, .body = (char *)(uintptr_t)text, .created_ms = hf_real_ms()};
-    (void)snprintf(a.tenant, sizeof(a.tenant), "%s", call->tenant);
-    (void)snprintf(a.key, sizeof(a.key), "%s", call->idem_key);
-    memcpy(a.request_hash, call->idem_hash, sizeof(a.request_hash));
-    struct hf_meta_batch *b = hf_meta_batch_new();
-    hf_put_answer(b, &a);
-    hf_meta_commit(call->c->meta, b, HF_META_LAZY, NULL, NULL);
-}
-
 static void cors(struct hf_req *req)
 {
     hf_res_header(req, "Access-Control-Allow-Origin", "*");
     hf_res_header(req, "Access-Control-Expose-Headers", "X-Next-Token, X-Total-Running, Retry-After");
 }
 
-static void answer(struct hf_call *call, int status, const char *ctype, const char *text)
+static void send_answer(struct hf_call *call, int status, const char *ctype, const char *text)
 {
-    keep_answer(call, status, text);
-    call->answered = true;
     if (call->req && !hf_res_started(call->req)) {
         cors(call->req);
         hf_res_send(call->req, status, *text ? ctype : NULL, text, strlen(text));
     }
     unref(call); /* the handler's */
+}
+
+static void no_longer_running(const struct hf_call *call)
+{
+    hf_auto_buf struct hf_buf name = HF_BUF_INIT(512);
+    (void)hf_map_del(&call->api->running, idem_name(call, &name));
+}
+
+struct kept {
+    struct hf_call *call;
+    int status;
+    const char *ctype;
+    char *text;
+};
+
+static void on_kept(void *arg, int r, const struct hf_err *err)
+{
+    struct kept *k = arg;
+    struct hf_api *api = k->call->api;
+    no_longer_running(k->call);
+    send_answer(k->call, k->status, k->ctype, k->text);
+    free(k->text);
+    free(k);
+    if (--api->keeping == 0 && api->closed)
+        delete_api(api);
+}
+
+/* The answer of a finished request is kept, so that a client that lost it may ask again. It is sent once it
+ * is kept: a repetition that comes at once must find it. */
+static void keep_answer(struct hf_call *call, int status, const char *ctype, const char *text)
+{
+    struct hf_answer_row a = {.status = status, .body = (char *)(uintptr_t)text, .created_ms = hf_real_ms()};
+    (void)snprintf(a.tenant, sizeof(a.tenant), "%s", call->tenant);
+    (void)snprintf(a.key, sizeof(a.key), "%s", call->idem_key);
+    memcpy(a.request_hash, call->idem_hash, sizeof(a.request_hash));
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_answer(b, &a);
+    struct kept *k = hf_new(struct kept);
+    *k = (struct kept){call, status, ctype, hf_xstrdup(text)};
+    call->api->keeping++;
+    hf_meta_commit(call->c->meta, b, HF_META_LAZY, on_kept, k);
+}
+
+static void answer(struct hf_call *call, int status, const char *ctype, const char *text)
+{
+    call->answered = true;
+    if (*call->idem_key && status < 500 && strlen(text) <= HF_API_IDEMPOTENCY_BODY_MAX) {
+        keep_answer(call, status, ctype, text);
+        return;
+    }
+    if (*call->idem_key)
+        no_longer_running(call);
+    send_answer(call, status, ctype, text);
 }
 
 void hf_call_json(struct hf_call *call, int status, json_t *v)
