@@ -42,7 +42,8 @@ struct envd_user {
 };
 
 /* users.c: reads /etc/passwd and /etc/group of the box itself (no NSS). name "" or NULL = default user.
- * 0, or -ENOENT with err "invalid username: '%s'". Names only, as upstream; numeric ids are accepted too. */
+ * 0, or -ENOENT with err "invalid username: '%s'", or another errno when envd is out of descriptors or
+ * memory. Names only, as upstream; numeric ids are accepted too. */
 int envd_user_lookup(const struct envd *e, const char *name, struct envd_user *ret,
                      struct hf_err *err) HF_MUST_USE;
 /* Name of a uid / gid, the number as text if unknown. */

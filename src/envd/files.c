@@ -103,8 +103,13 @@ static bool read_query(struct envd *e, struct hf_req *req, const char *operation
     if (!authorize(e, req, (struct hf_str){path.p, path.n}, (struct hf_str){user.p, user.n}, operation))
         return false;
     const char *name = user.n ? user.p : e->default_user;
-    if (envd_user_lookup(e, name, &q->user, NULL) < 0) {
-        hf_res_error(req, 401, "error looking up user '%s': user: unknown user %s", name, name);
+    struct hf_err err = {0};
+    int r = envd_user_lookup(e, name, &q->user, &err);
+    if (r < 0) {
+        if (r == -ENOENT)
+            hf_res_error(req, 401, "error looking up user '%s': user: unknown user %s", name, name);
+        else
+            hf_res_err(req, &err);
         return false;
     }
     q->has_path = has_path;

@@ -55,10 +55,10 @@ int fs_job_fail(struct fs_job *j, int r, enum rpc_code code, const char *fmt, ..
 bool fs_call_user(struct rpc_call *c, struct envd_user *ret)
 {
     struct hf_err err = {0};
-    if (envd_user_lookup(rpc_envd(c), rpc_user(c), ret, &err) == 0)
-        return true;
-    rpc_fail(c, RPC_UNAUTHENTICATED, "%s", err.msg);
-    return false;
+    int r = envd_user_lookup(rpc_envd(c), rpc_user(c), ret, &err);
+    if (r < 0)
+        rpc_fail(c, r == -ENOENT ? RPC_UNAUTHENTICATED : RPC_RESOURCE_EXHAUSTED, "%s", err.msg);
+    return r == 0;
 }
 
 bool fs_call_path(struct rpc_call *c, const json_t *msg, const char *key, const struct envd_user *u,

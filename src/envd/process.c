@@ -93,7 +93,7 @@ static bool lookup_user(struct rpc_call *c, struct envd_user *u)
     struct hf_err err = {0};
     int r = envd_user_lookup(rpc_envd(c), rpc_user(c), u, &err);
     if (r < 0)
-        rpc_fail(c, r == -ENOENT ? RPC_UNAUTHENTICATED : RPC_INTERNAL, "%s", err.msg);
+        rpc_fail(c, r == -ENOENT ? RPC_UNAUTHENTICATED : RPC_RESOURCE_EXHAUSTED, "%s", err.msg);
     return r == 0;
 }
 

@@ -146,6 +146,8 @@ int users_lookup(const char *passwd, const char *group, const char *name, struct
     hf_auto_buf struct hf_buf db = HF_BUF_INIT(USERS_FILE_MAX), groups = HF_BUF_INIT(USERS_FILE_MAX);
     struct envd_user u = {0};
     int r = read_db(passwd, &db);
+    if (r == -EMFILE || r == -ENFILE || r == -ENOMEM || r == -EIO) /* that says nothing of the name */
+        return hf_err_http(err, r, 503, "can't read %s: %s; try again", passwd, strerror(-r));
     if (r == 0)
         r = find_user((struct hf_str){db.p, db.n}, name, false, &u);
     if (r == -ENOENT)
