@@ -132,6 +132,8 @@ void cell_fail_requests(struct hf_box *box, const struct hf_err *err);
 /* Reads what is there; events go to cell_box_*. */
 void cell_conn_read(struct hf_box *box);
 int cell_send_kill(struct hf_box *box) HF_MUST_USE;
+/* Blocking: SIGKILL to the process that listens on dir's shim.sock. Call while its lock is held. */
+void cell_kill_supervisor(const char *dir);
 /* Blocking, for scan: asks a shim for its info. */
 int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec,
                   int *ret_disk_fd) HF_MUST_USE;

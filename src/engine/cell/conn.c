@@ -1,6 +1,7 @@
 /* The daemon's side of shim.sock: requests with numbered answers, and events. */
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -179,17 +180,35 @@ static int connect_to(const char *dir)
     }
 }
 
+static int peer_pid(int fd, pid_t *ret)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return -errno;
+    *ret = peer.pid;
+    return 0;
+}
+
+void cell_kill_supervisor(const char *dir)
+{
+    hf_auto_close int fd = connect_to(dir); /* works with a stopped process as well */
+    pid_t pid = 0;
+    if (fd >= 0 && peer_pid(fd, &pid) == 0 && pid > 1)
+        (void)kill(pid, SIGKILL);
+}
+
 int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec, int *ret_disk_fd)
 {
     hf_auto_close int fd = connect_to(dir);
     if (fd < 0)
         return fd;
-    struct ucred peer;
-    socklen_t len = sizeof(peer);
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
-        return -errno;
+    pid_t pid = 0;
+    int r = peer_pid(fd, &pid);
+    if (r < 0)
+        return r;
     hf_auto_buf struct hf_buf b = HF_BUF_INIT(HF_SHIM_MSG_MAX);
-    int r = build_request(&b, "info", 1, NULL);
+    r = build_request(&b, "info", 1, NULL);
     if (r == 0)
         r = send_text(fd, &b);
     hf_auto_free char *buf = hf_xmalloc(HF_SHIM_MSG_MAX);
@@ -209,7 +228,7 @@ int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_s
         if (r < 0)
             return r;
         *ret_disk_fd = (int)hf_kv_int(text, "disk_fd", -1);
-        *ret_pid = peer.pid;
+        *ret_pid = pid;
         *ret_fd = hf_take_fd(&fd);
         return 0;
     }

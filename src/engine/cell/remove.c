@@ -12,6 +12,7 @@
 #include "engine/cell/cell.h"
 
 #define REMOVE_TIMEOUT_MS 10000u
+#define SUPERVISOR_TIMEOUT_MS 1000u /* then it is killed */
 #define VOLUME_TIMEOUT_MS 2000u
 #define PAUSE_MIN_US 100u
 #define PAUSE_MAX_US 5000u
@@ -74,7 +75,11 @@ int cell_remains_remove(const struct cell_driver *d, const struct hf_cell_spec *
 {
     char lock[HF_CELL_PATH_MAX + 8];
     (void)snprintf(lock, sizeof(lock), "%s/spec", spec->dir);
-    int r = wait_unlocked(lock, REMOVE_TIMEOUT_MS);
+    int r = wait_unlocked(lock, SUPERVISOR_TIMEOUT_MS);
+    if (r == -EBUSY) {
+        cell_kill_supervisor(spec->dir);
+        r = wait_unlocked(lock, REMOVE_TIMEOUT_MS);
+    }
     if (r < 0)
         return hf_err_set(err, r, "the supervisor of cell %u does not end: %s", spec->n, strerror(-r));
     hf_killpoint("destroy.killed");

@@ -2,7 +2,9 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <linux/loop.h>
 #include <stdio.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include "base/path.h"
@@ -38,6 +40,31 @@ bool hf_disk_image_attached(const char *image)
     bool found = false;
     for (struct dirent *e; !found && (e = readdir(d));)
         found = strncmp(e->d_name, "loop", 4) == 0 && loop_is_on(e->d_name, image);
+    (void)closedir(d);
+    return found;
+}
+
+static bool loop_is_of(const char *dev, const struct stat *image)
+{
+    struct loop_info64 info;
+    hf_auto_close int fd = open(dev, O_RDONLY | O_CLOEXEC);
+    return fd >= 0 && ioctl(fd, LOOP_GET_STATUS64, &info) == 0 && info.lo_inode == image->st_ino &&
+           info.lo_device == image->st_dev;
+}
+
+bool hf_disk_image_device(const char *image, char dev[HF_LOOP_DEV_MAX])
+{
+    struct stat st;
+    DIR *d = stat(image, &st) == 0 ? opendir("/sys/block") : NULL;
+    if (!d)
+        return false;
+    bool found = false;
+    for (struct dirent *e; !found && (e = readdir(d));) {
+        if (strncmp(e->d_name, "loop", 4) != 0)
+            continue;
+        (void)snprintf(dev, HF_LOOP_DEV_MAX, "/dev/%.*s", HF_LOOP_DEV_MAX - 6, e->d_name);
+        found = loop_is_of(dev, &st);
+    }
     (void)closedir(d);
     return found;
 }

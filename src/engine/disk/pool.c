@@ -129,24 +129,34 @@ static bool kernel_has_xfs(void)
     return fd >= 0;
 }
 
-static int mount_image(const char *image, const char *pool, struct hf_err *err)
+static int mount_device(const char *image, const char *dev, const char *pool, struct hf_err *err)
 {
-    /* The lock lives as long as the loop device: nobody attaches the same image twice, not even from another
-     * mount namespace where DATA/pool does not look mounted. */
-    hf_auto_close int image_fd = hf_image_open_locked(image, false, err);
-    if (image_fd < 0)
-        return hf_err_wrap(err, "the disk pool");
-    char dev[HF_LOOP_DEV_MAX];
-    hf_auto_close int loop_fd = hf_loop_attach_direct(image_fd, dev, err);
-    if (loop_fd < 0)
-        return loop_fd;
-    hf_killpoint("disk.pool.attached");
     hf_auto_close int mount_fd =
         hf_mount_detached("xfs", dev, false, MOUNT_ATTR_NOATIME | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID,
                           POOL_MOUNT_OPTIONS, err);
     if (mount_fd < 0)
         return hf_err_wrap(err, "the pool image %s (if it is damaged, repair it with xfs_repair)", image);
     return hf_mount_place(mount_fd, pool, err);
+}
+
+static int mount_image(const char *image, const char *pool, struct hf_err *err)
+{
+    /* The lock lives as long as the loop device: nobody attaches the same image twice, not even from another
+     * mount namespace where DATA/pool does not look mounted. */
+    char dev[HF_LOOP_DEV_MAX];
+    hf_auto_close int image_fd = hf_image_open_locked(image, false, err);
+    if (image_fd == -EBUSY && hf_disk_image_device(image, dev)) {
+        /* A daemon that had a mount namespace of its own has died, and its sandboxes keep the file system:
+         * the same device gives the same file system here. */
+        return mount_device(image, dev, pool, err);
+    }
+    if (image_fd < 0)
+        return hf_err_wrap(err, "the disk pool");
+    hf_auto_close int loop_fd = hf_loop_attach_direct(image_fd, dev, err);
+    if (loop_fd < 0)
+        return loop_fd;
+    hf_killpoint("disk.pool.attached");
+    return mount_device(image, dev, pool, err);
 }
 
 /* A pool of an earlier run in a plain directory: mounting something over it would hide it. */

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/err.h"
+#include "engine/disk/loop.h"
 
 /* A place for something half-made: DATA/pool/staging/<random>/ with the (not yet existing) paths tree and
  * image. A shared lock keeps hf_disk_pool_open of another process from sweeping it away. */
@@ -31,6 +32,8 @@ int hf_disk_check_name(const char *what, const char *name, struct hf_err *err) H
 bool hf_disk_is_mount(const char *path);
 /* Whether some loop device has the file image (a path without symbolic links) as its backing file. */
 bool hf_disk_image_attached(const char *image);
+/* The loop device of that very file (by inode, not by name alone): true and its path. */
+bool hf_disk_image_device(const char *image, char dev[HF_LOOP_DEV_MAX]);
 /* Calls fn for each mount point of this process's mount namespace whose device is a loop device on image;
  * stops at the first negative result and returns it. */
 int hf_disk_each_mount(const char *image, int (*fn)(void *arg, const char *mount_point),

@@ -164,6 +164,31 @@ static void test_daemon_and_supervisor_killed(void **state)
     h_close(&host, true);
 }
 
+/* A supervisor that answers nobody is removed all the same. */
+static void test_supervisor_stopped(void **state)
+{
+    struct h_found found[H_FOUND_MAX];
+    h_open(&host, 0);
+    (void)h_create(&host, "stopped");
+    pid_t shim = h_shim_pid(&host, 1);
+    assert_true(shim > 0);
+    assert_int_equal(kill(shim, SIGSTOP), 0);
+    h_close(&host, false);
+    h_open(&host, 0);
+    assert_int_equal(h_scan(&host, found), 1);
+    assert_false(found[0].alive);
+    assert_string_equal(found[0].sandbox_id, "stopped");
+    assert_int_equal(h_destroy(&host, found[0].box, NULL), 0);
+    h_assert_clean(&host);
+    struct hf_box *box = h_create(&host, "stopped2");
+    shim = h_shim_pid(&host, h_box_number(box));
+    assert_true(shim > 0);
+    assert_int_equal(kill(shim, SIGSTOP), 0);
+    assert_int_equal(h_destroy(&host, box, NULL), 0);
+    h_assert_clean(&host);
+    h_close(&host, true);
+}
+
 static void test_random_times(void **state)
 {
     for (int i = 0; i < RANDOM_ROUNDS; i++) {
@@ -255,6 +280,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_points_of_destroy, h_reset),
         cmocka_unit_test_teardown(test_daemon_killed, h_reset),
         cmocka_unit_test_teardown(test_daemon_and_supervisor_killed, h_reset),
+        cmocka_unit_test_teardown(test_supervisor_stopped, h_reset),
         cmocka_unit_test_teardown(test_random_times, h_reset),
         cmocka_unit_test_teardown(test_hundred_at_once, h_reset),
     };
