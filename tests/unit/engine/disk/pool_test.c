@@ -1,11 +1,13 @@
 #include "fixture.h"
 
 #include <fcntl.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include "base/path.h"
 #include "engine/disk/disk.h"
+#include "engine/disk/pool.h"
 #include "engine/driver.h"
 
 static char pool_image[128];
@@ -84,6 +86,30 @@ static void opens_again_and_again(void **state)
     assert_true(usage.blanks > 0 && usage.blanks < 8 << 20);
     assert_int_equal(usage.n_templates, 0);
     close_pool();
+}
+
+/* As after the death of a daemon that had a mount namespace of its own: its mount is gone, and what still
+ * uses the file system keeps it and its loop device. */
+static void is_found_again_when_its_mount_is_gone(void **state)
+{
+    assert_int_equal(open_pool(), 0);
+    if (!pool_is_image())
+        skip();
+    hf_auto_free char *pool = hf_xasprintf("%s/pool", fixture_data);
+    hf_auto_free char *file = hf_xasprintf("%s/kept", pool);
+    hf_auto_close int user = open(file, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(user >= 0);
+    assert_int_equal(umount2(pool, MNT_DETACH), 0);
+    assert_false(pool_is_image());
+    assert_int_equal(open_pool(), 0);
+    assert_true(pool_is_image());
+    struct stat before, after;
+    assert_int_equal(fstat(user, &before), 0);
+    assert_int_equal(stat(file, &after), 0);
+    assert_true(before.st_dev == after.st_dev && before.st_ino == after.st_ino);
+    user = hf_close(user);
+    close_pool();
+    assert_false(hf_disk_image_attached(pool_image));
 }
 
 static void survives_kill_at_each_step(void **state)
@@ -274,11 +300,17 @@ static int tests(void)
     close_pool();
     assert_true(unlink(pool_image) == 0 || errno == ENOENT);
     const struct CMUnitTest all[] = {
-        cmocka_unit_test(too_small_a_pool_is_refused),  cmocka_unit_test(opens_again_and_again),
-        cmocka_unit_test(survives_kill_at_each_step),   cmocka_unit_test(a_half_written_image_is_made_anew),
-        cmocka_unit_test(two_processes_open_at_once),   cmocka_unit_test(sweeps_staging),
-        cmocka_unit_test(blanks_are_what_a_cell_needs), cmocka_unit_test(an_undersized_disk_fails_inside),
-        cmocka_unit_test(a_full_pool_is_explained),     cmocka_unit_test(a_damaged_image_is_explained),
+        cmocka_unit_test(too_small_a_pool_is_refused),
+        cmocka_unit_test(opens_again_and_again),
+        cmocka_unit_test(is_found_again_when_its_mount_is_gone),
+        cmocka_unit_test(survives_kill_at_each_step),
+        cmocka_unit_test(a_half_written_image_is_made_anew),
+        cmocka_unit_test(two_processes_open_at_once),
+        cmocka_unit_test(sweeps_staging),
+        cmocka_unit_test(blanks_are_what_a_cell_needs),
+        cmocka_unit_test(an_undersized_disk_fails_inside),
+        cmocka_unit_test(a_full_pool_is_explained),
+        cmocka_unit_test(a_damaged_image_is_explained),
         cmocka_unit_test(a_plain_pool_stays_plain),
     };
     return cmocka_run_group_tests_name("disk pool", all, NULL, NULL);
