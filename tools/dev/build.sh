@@ -23,7 +23,7 @@ build_dir() {
 build_normal() { build_dir build "$@"; }
 build_clang() { CC=clang build_dir build-clang; }
 build_asan() { build_dir build-asan -Db_sanitize=address,undefined -Dstatic_guest=false; }
-build_fuzz() { CC=clang build_dir build-fuzz -Dfuzz=true -Db_lundef=false -Dstatic_guest=false; }
+build_fuzz() { CC=clang build_dir build-fuzz -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false -Dstatic_guest=false; }
 
 verb_build() {
     local dir=build
