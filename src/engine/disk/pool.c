@@ -144,14 +144,15 @@ static int mount_image(const char *image, const char *pool, struct hf_err *err)
     /* The lock lives as long as the loop device: nobody attaches the same image twice, not even from another
      * mount namespace where DATA/pool does not look mounted. */
     char dev[HF_LOOP_DEV_MAX];
-    hf_auto_close int image_fd = hf_image_open_locked(image, false, err);
+    struct hf_err why = {0};
+    hf_auto_close int image_fd = hf_image_open_locked(image, false, &why);
     if (image_fd == -EBUSY && hf_disk_image_device(image, dev)) {
         /* A daemon that had a mount namespace of its own has died, and its sandboxes keep the file system:
          * the same device gives the same file system here. */
         return mount_device(image, dev, pool, err);
     }
     if (image_fd < 0)
-        return hf_err_wrap(err, "the disk pool");
+        return hf_err_set(err, image_fd, "the disk pool: %s", why.msg);
     hf_auto_close int loop_fd = hf_loop_attach_direct(image_fd, dev, err);
     if (loop_fd < 0)
         return loop_fd;

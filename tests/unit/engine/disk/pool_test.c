@@ -20,6 +20,8 @@ static int open_pool(void)
     int r = hf_disk_pool_open(fixture_data, FIXTURE_POOL_BYTES, &reflink, &err);
     if (r < 0)
         print_error("pool_open: %s\n", err.msg);
+    else
+        assert_int_equal(err.r, 0); /* untouched on success */
     return r < 0 || !reflink;
 }
 
