@@ -22,12 +22,14 @@ verb_fuzz() {
     use build
     install_packages "${HF_PACKAGES[@]}"
     build_fuzz
-    local failed=0 ran=0 exe target area corpus
+    local failed=0 ran=0 exe target dir prefix corpus
     while read -r exe; do
         target=$(basename "$exe")
         target=${target#fuzz_}
-        area=${target%%_*}
-        corpus=tests/fuzz/$area/corpus/${target#*_}
+        # build-fuzz/tests/fuzz/envd/files/fuzz_envd_files_path → tests/fuzz/envd/files/corpus/path
+        dir=$(dirname "${exe#build-fuzz/}")
+        prefix=${dir#tests/fuzz/}
+        corpus=$dir/corpus/${target#"${prefix//\//_}"_}
         if [ ${#wanted[@]} -gt 0 ] && [[ " ${wanted[*]} " != *" $target "* ]]; then
             continue
         fi
