@@ -194,6 +194,15 @@ static void last_drain(struct proc *p)
     }
 }
 
+/* An ended process is not listed any more: its arguments and environment, up to 2 MiB, can go. */
+static void shrink_config(struct proc *p)
+{
+    json_t *config = json_object();
+    json_object_set(config, "cmd", json_object_get(p->config, "cmd"));
+    json_decref(p->config);
+    p->config = config;
+}
+
 static void check_end(struct proc *p)
 {
     if (p->state != PROC_RUNNING || !p->leader_dead)
@@ -205,6 +214,7 @@ static void check_end(struct proc *p)
     proc_ref(p);
     p->state = PROC_ENDED;
     p->ended_mono_ms = hf_mono_ms();
+    shrink_config(p);
     hf_list_del(&p->link);
     hf_list_add_tail(&table, &p->link);
     ended_count++;

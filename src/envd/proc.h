@@ -15,6 +15,7 @@
 #define PROC_PTY_CHUNK 16384u                 /* the same from a PTY */
 #define PROC_READS_PER_WAKE 4                 /* chunks taken before other work gets its turn */
 #define PROC_STALL_MS 2000u                   /* how long a full reader may hold its process up, once */
+#define PROC_TAG_MAX 4096u                    /* bytes of a tag */
 #define PROC_ATTACH_MS 30000u                 /* how long an ended process can be connected to */
 #define PROC_ENDED_MAX 64u                    /* ended processes that are remembered */
 #define PROC_INPUT_MAX (32u * 1024u * 1024u)  /* bytes of input waiting for one process */

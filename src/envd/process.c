@@ -97,6 +97,17 @@ static bool lookup_user(struct rpc_call *c, struct envd_user *u)
     return r == 0;
 }
 
+/* What List shows of a process: the fields that the protocol knows, and nothing that came along with them. */
+static json_t *known_config(const json_t *given)
+{
+    static const char *const fields[] = {"cmd", "args", "envs", "cwd"};
+    json_t *config = json_object();
+    for (size_t i = 0; i < HF_ARRAY_LEN(fields); i++)
+        if (json_object_get(given, fields[i]))
+            json_object_set(config, fields[i], json_object_get(given, fields[i]));
+    return config;
+}
+
 static void launch(struct rpc_call *c, json_t *msg, struct spawn_req *q)
 {
     const json_t *tag = json_object_get(msg, "tag");
@@ -106,7 +117,7 @@ static void launch(struct rpc_call *c, json_t *msg, struct spawn_req *q)
         rpc_fail(c, RPC_INVALID_ARGUMENT, "error starting process '%s': %s", q->cmd, strerror(-r));
         return;
     }
-    json_t *config = json_incref(json_object_get(msg, "process"));
+    json_t *config = known_config(json_object_get(msg, "process"));
     (void)proc_new(rpc_envd(c), &s, config, json_string_value(tag), c, rpc_timeout_ms(c));
 }
 
@@ -120,6 +131,10 @@ static void start(struct rpc_call *c, json_t *msg)
     struct spawn_req q = {.cmd = text_of(config, "cmd"), .user = &user, .cgroup_fd = e->fd_user_procs};
     if (!q.cmd || !q.cmd[0]) {
         rpc_fail(c, RPC_INVALID_ARGUMENT, "process.cmd is missing");
+        return;
+    }
+    if (json_string_length(json_object_get(msg, "tag")) > PROC_TAG_MAX) {
+        rpc_fail(c, RPC_INVALID_ARGUMENT, "the tag is longer than %u bytes", PROC_TAG_MAX);
         return;
     }
     if (!lookup_user(c, &user) || !read_cwd(c, config, &user, &cwd) || !read_pty(c, msg, &q.cols, &q.rows))

@@ -139,6 +139,25 @@ test('input that nobody reads is bounded over all processes', async () => {
   assert.equal((await again.wait()).stdout.toString().trim(), String(10 * MIB));
 });
 
+test('what comes along with a command is not kept', async () => {
+  const start = (process) => envd.stream('Start', { process, stdin: false });
+  const grown = await growth(async () => {
+    for (let i = 0; i < 30; i++) await (await start({ cmd: '/bin/true', padding: 'x'.repeat(10 * MIB) })).wait();
+    // As much as the kernel takes.
+    const args = Array.from({ length: 18 }, () => 'y'.repeat(100000));
+    for (let i = 0; i < 30; i++) await (await start({ cmd: '/bin/true', args })).wait();
+  });
+  assert.ok(grown < 120, `${grown} MiB`);
+  const s = await start({ cmd: '/bin/sleep', args: ['5'], padding: 'x' });
+  await s.first();
+  const { processes } = await envd.call('List', {});
+  assert.deepEqual(processes.map((p) => p.config), [{ cmd: '/bin/sleep', args: ['5'] }]);
+  await envd.call('SendSignal', { process: { pid: s.pid }, signal: 'SIGNAL_SIGKILL' });
+  await s.wait();
+  const long = await envd.stream('Start', { process: { cmd: '/bin/true' }, tag: 'x'.repeat(5000) });
+  assert.match((await long.first().catch((e) => e)).message, /the tag is longer than 4096 bytes/);
+});
+
 const fsCall = async (method, msg) => {
   const res = await envd.request('POST', `/filesystem.Filesystem/${method}`, {
     headers: { 'content-type': 'application/json', authorization: basic('root') }, body: JSON.stringify(msg) });
