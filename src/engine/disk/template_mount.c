@@ -168,9 +168,13 @@ static int close_templates(const char *dir, struct hf_err *err)
             continue;
         hf_auto_free char *point = hf_xasprintf("%s/%s", dir, e->d_name);
         r = close_mount(point, err);
+        (void)rmdir(point); /* what is still mounted stays */
     }
     (void)closedir(d);
-    return r < 0 ? r : close_mount(dir, err);
+    if (r == 0)
+        r = close_mount(dir, err);
+    (void)rmdir(dir);
+    return r;
 }
 
 int hf_disk_pool_close(const char *data_dir, const char *run_dir, struct hf_err *err)
@@ -180,6 +184,7 @@ int hf_disk_pool_close(const char *data_dir, const char *run_dir, struct hf_err 
     int r = close_templates(templates, err);
     if (r < 0)
         return r;
+    (void)rmdir(run_dir); /* stays while a box is in it */
     /* A loop device lets go of its image some time after the unmount; until then the pool is busy. */
     uint64_t deadline = hf_mono_ms() + DETACH_WAIT_MS;
     while (umount2(pool, UMOUNT_NOFOLLOW) < 0 && errno == EBUSY && hf_mono_ms() < deadline) {
