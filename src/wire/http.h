@@ -29,7 +29,9 @@
 #define HF_HTTP_BODY_IDLE_MS 620000u      /* no byte of an unfinished request body */
 #define HF_HTTP_WRITE_HIGH (256u * 1024u) /* queued response bytes above which hf_res_write returns 1 */
 #define HF_HTTP_WRITE_LOW (64u * 1024u)   /* on_drain is called at or below this */
-#define HF_HTTP_CONNS_MAX 16384u          /* connections per server; beyond: accepted and closed */
+#define HF_HTTP_CONNS_MAX                                                         \
+    16384u /* connections per server; for one more the longest idle one goes, and \
+              where none is idle it is accepted and closed */
 #define HF_HTTP_FDS_PER_CONN                                                      \
     3u /* … and no more than RLIMIT_NOFILE leaves: a proxied exchange takes two \
           descriptors, and the process needs some for its own work */

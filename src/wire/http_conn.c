@@ -200,9 +200,11 @@ static void release(struct hf_conn *c)
     hf_server_req_put(r);
     hf_outq_done(&c->out);
     c->last_ms = uv_now(c->server->loop);
-    if (keep)
+    if (keep) {
         c->phase = HF_CONN_IDLE;
-    else if (unread)
+        hf_list_del(&c->node); /* the list is in the order of idleness, as far as it matters */
+        hf_list_add_tail(&c->server->conns, &c->node);
+    } else if (unread)
         linger(c); /* closing with unread input would reset the connection and lose the response */
     else
         hf_conn_close(c, false);

@@ -9,6 +9,7 @@
 #define LISTEN_BACKLOG 1024
 #define SWEEP_MIN_MS 5u
 #define SWEEP_MAX_MS 1000u
+#define MAKE_ROOM_LOOKS 256u
 
 static void on_prepare(uv_prepare_t *h)
 {
@@ -91,6 +92,23 @@ static void close_extra(uv_handle_t *h)
     hf_server_handle_closed(s);
 }
 
+/* Gives up the connection that has been idle longest, if one is near the front of the list. */
+static bool make_room(struct hf_http_server *s)
+{
+    size_t looked = 0;
+    hf_list_foreach(it, &s->conns)
+    {
+        struct hf_conn *c = hf_list_entry(it, struct hf_conn, node);
+        if (looked++ == MAKE_ROOM_LOOKS)
+            return false;
+        if (c->closing || c->phase != HF_CONN_IDLE)
+            continue;
+        hf_conn_close(c, false);
+        return true;
+    }
+    return false;
+}
+
 static void on_connection(uv_stream_t *listener, int status)
 {
     struct hf_listener *l = listener->data;
@@ -110,7 +128,7 @@ static void on_connection(uv_stream_t *listener, int status)
         return;
     }
     s->handle_n++;
-    if (s->conn_n >= s->conns_max) {
+    if (s->conn_n >= s->conns_max && !make_room(s)) {
         stream->data = s;
         uv_close((uv_handle_t *)stream, close_extra);
         return;

@@ -542,6 +542,26 @@ static void test_connection_limit(void **state)
     hf_close(fd);
 }
 
+/* Somebody who opens connections and says nothing locks nobody out. */
+static void test_idle_connections_make_room(void **state)
+{
+    server->conns_max = 2;
+    int idle = dial(), busy = dial();
+    net_send(&loop, busy, GET("/hold"));
+    NET_WAIT(&loop, held);
+    int fd = dial();
+    net_send(&loop, fd, GET("/hold"));
+    assert_int_equal(net_read_end(&loop, idle, &in), 0);
+    NET_WAIT(&loop, requests == 2);
+    int refused = dial(); /* nobody is idle now */
+    assert_int_equal(net_read_end(&loop, refused, &in), 0);
+    assert_int_equal(aborts, 0);
+    hf_close(refused);
+    hf_close(idle);
+    hf_close(busy);
+    hf_close(fd);
+}
+
 /* Connections alone can't use up the descriptors. */
 static void test_descriptors_are_left(void **state)
 {
@@ -584,6 +604,7 @@ int main(void)
         T(test_idle_connection_is_small),
         T(test_vanished_clients_are_noticed),
         T(test_connection_limit),
+        T(test_idle_connections_make_room),
         T(test_descriptors_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
