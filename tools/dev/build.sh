@@ -46,6 +46,7 @@ verb_build() {
     [ "${1:-}" = -- ] && shift
     use setup
     install_packages "${HF_PACKAGES[@]}"
+    node_on_path
     say "build: $dir"
     build_dir "$dir" "$@"
 }

@@ -63,6 +63,14 @@ node_path() {
     fi
 }
 
+# Tests in other suites call `node` by its name: it is the same one.
+node_on_path() {
+    local node
+    node=$(node_path) || return 0
+    PATH=$(dirname "$(readlink -f "$node")"):$PATH
+    export PATH
+}
+
 # Fails unless the Node for SDK programs is there; exports HF_NODE.
 need_node() {
     HF_NODE=$(node_path) || die "no Node >= $HF_NODE_MIN: run ./dev setup"

@@ -11,7 +11,7 @@ HF_PACKAGES=(
     libuv1-dev libjansson-dev libsqlite3-dev libseccomp-dev libcurl4-openssl-dev libarchive-dev zlib1g-dev
     node-llhttp libcmocka-dev
     e2fsprogs xfsprogs util-linux mount iproute2 procps
-    mmdebstrap ca-certificates curl git shellcheck
+    mmdebstrap ca-certificates curl git shellcheck busybox-static
 )
 # Only for ./dev bench (tools/dev/bench.sh).
 # shellcheck disable=SC2034
@@ -76,5 +76,6 @@ verb_setup() {
     install_packages "${HF_PACKAGES[@]}"
     install_node
     npm_ci "$HF_ROOT/tests/e2e" "$HF_ROOT/tests/e2e"
+    node_on_path
     say "setup is complete (node $("$(node_path)" --version))"
 }
