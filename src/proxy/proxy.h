@@ -7,7 +7,9 @@
 #include "wire/http.h"
 
 /* Limits. Each has a test. */
-#define HF_PROXY_IDLE_UPSTREAMS_PER_PORT 128u /* idle keep-alive connections kept per sandbox port */
+#define HF_PROXY_IDLE_UPSTREAMS_PER_PORT 128u /* idle keep-alive connections kept per sandbox port … */
+#define HF_PROXY_IDLE_UPSTREAMS_PER_BOX 256u  /* … per sandbox … */
+#define HF_PROXY_IDLE_UPSTREAMS_MAX 8192u     /* … and in all */
 #define HF_PROXY_UPSTREAM_IDLE_MS 60000u      /* … and for how long */
 #define HF_PROXY_CONNECT_TIMEOUT_MS 5000u
 #define HF_PROXY_IDLE_TIMEOUT_MS 620000u /* no byte in either direction of an exchange or tunnel */

@@ -33,6 +33,7 @@ struct hf_pool {
 
 struct hf_box {
     struct hf_list pools, exchanges, tunnels;
+    size_t idle_n; /* of all pools */
     char id[HF_PROXY_SANDBOX_ID_MAX + 1];
 };
 
@@ -56,7 +57,7 @@ struct hf_proxy {
     char *read_buf;
     uv_timer_t sweep;
     bool sweeping, freed;
-    size_t refs;
+    size_t refs, idle_n;
     uint64_t connect_ms, idle_ms, upstream_idle_ms;
     struct hf_proxy_stats stats;
 };

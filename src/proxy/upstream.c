@@ -60,15 +60,21 @@ static void on_closed(uv_handle_t *h)
     hf_proxy_unref(p);
 }
 
+static void leave_idle(struct hf_upstream *up)
+{
+    hf_list_del(&up->node);
+    up->pool->idle_n--;
+    up->pool->box->idle_n--;
+    up->proxy->idle_n--;
+}
+
 void hf_upstream_close(struct hf_upstream *up)
 {
     if (up->closing)
         return;
     up->closing = true;
-    if (!hf_list_empty(&up->node)) {
-        hf_list_del(&up->node);
-        up->pool->idle_n--;
-    }
+    if (!hf_list_empty(&up->node))
+        leave_idle(up);
     uv_close((uv_handle_t *)up->stream, on_closed);
 }
 
@@ -118,13 +124,19 @@ struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool check)
 {
     while (!hf_list_empty(&pool->idle)) {
         struct hf_upstream *up = hf_list_entry(pool->idle.next, struct hf_upstream, node);
-        hf_list_del(&up->node);
-        pool->idle_n--;
+        leave_idle(up);
         if (!check || !is_dead(up))
             return up;
         hf_upstream_close(up);
     }
     return NULL;
+}
+
+/* A client that visits every port of its sandbox in turn must not collect descriptors. */
+static bool idle_full(const struct hf_proxy *p, const struct hf_pool *pool)
+{
+    return pool->idle_n >= HF_PROXY_IDLE_UPSTREAMS_PER_PORT ||
+           pool->box->idle_n >= HF_PROXY_IDLE_UPSTREAMS_PER_BOX || p->idle_n >= HF_PROXY_IDLE_UPSTREAMS_MAX;
 }
 
 void hf_upstream_put(struct hf_upstream *up)
@@ -133,7 +145,7 @@ void hf_upstream_put(struct hf_upstream *up)
     up->px = NULL;
     if (up->closing)
         return;
-    if (!pool || up->proxy->freed || pool->idle_n >= HF_PROXY_IDLE_UPSTREAMS_PER_PORT) {
+    if (!pool || up->proxy->freed || idle_full(up->proxy, pool)) {
         hf_upstream_close(up);
         return;
     }
@@ -141,6 +153,8 @@ void hf_upstream_put(struct hf_upstream *up)
     up->idle_since_ms = uv_now(up->proxy->loop);
     hf_list_add_head(&pool->idle, &up->node);
     pool->idle_n++;
+    pool->box->idle_n++;
+    up->proxy->idle_n++;
     hf_upstream_read(up, true); /* to hear when it is closed */
 }
 

@@ -83,12 +83,44 @@ static void test_queues_shrink_when_many(void **state)
     hf_close(fd);
 }
 
+static int visit(int fd, int port)
+{
+    char request[128];
+    (void)snprintf(request, sizeof(request), "GET / HTTP/1.1\r\nHost: %d-box.localhost\r\n\r\n", port);
+    rig_send(fd, request);
+    int up = rig_accept("\r\n\r\n");
+    hf_buf_clear(&rig.in);
+    rig_send(up, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    rig_expect(fd, "\r\n\r\nok");
+    return up;
+}
+
+/* One client, one request a port: no collection of idle connections. */
+static void test_port_walk(void **state)
+{
+    enum { EXTRA = 4, N = HF_PROXY_IDLE_UPSTREAMS_PER_BOX + EXTRA };
+    int up[N], fd = rig_client();
+    for (int i = 0; i < N; i++)
+        up[i] = visit(fd, 1000 + i);
+    assert_int_equal(rig.proxy->idle_n, HF_PROXY_IDLE_UPSTREAMS_PER_BOX);
+    for (int i = 0; i < N; i++)
+        hf_close(up[i]);
+    NET_WAIT(&rig.loop, rig.proxy->idle_n == 0);
+    rig.proxy->idle_n += HF_PROXY_IDLE_UPSTREAMS_MAX; /* other sandboxes' */
+    int last = visit(fd, 999);
+    assert_int_equal(net_read_end(&rig.loop, last, &rig.up), 0);
+    rig.proxy->idle_n -= HF_PROXY_IDLE_UPSTREAMS_MAX;
+    hf_close(last);
+    hf_close(fd);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         RIG_TEST(test_interim_flood),
         RIG_TEST(test_queues_shrink_when_many),
+        RIG_TEST(test_port_walk),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
