@@ -35,6 +35,7 @@ as_root() {
 give_back() {
     [ -n "${SUDO_UID:-}" ] || return 0
     local path
+    [ -d "$HF_CACHE" ] && chown "$SUDO_UID" "$HF_CACHE"
     for path in build build-clang build-asan build-fuzz .cache/node tests/e2e/node_modules; do
         [ -e "$HF_ROOT/$path" ] && chown -R -h "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$HF_ROOT/$path"
     done
