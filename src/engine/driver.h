@@ -19,7 +19,8 @@
 #define HF_SANDBOX_ID_MAX 64
 #define HF_BOX_MOUNTS_MAX 16
 
-struct hf_box; /* a driver's handle for one box; owned by the driver, valid until destroy's callback */
+struct hf_net_config; /* engine/net/net.h */
+struct hf_box;        /* a driver's handle for one box; owned by the driver, valid until destroy's callback */
 
 struct hf_box_mount {
     const char *image; /* absolute path of an ext4 image (hf_driver_volume_create makes one) */
@@ -36,6 +37,7 @@ struct hf_box_spec {
     uint32_t pids_max;       /* 0 = default (1024) */
     uint64_t disk_bytes;     /* writable layer; 0 = default (1 GiB) */
     uint64_t io_bps;         /* bytes a second to and from the writable layer, each; 0 = no limit */
+    bool network; /* an interface into the fabric; without it only loopback, no route, no resolver */
     size_t n_mounts;
     struct hf_box_mount mounts[HF_BOX_MOUNTS_MAX];
 };
@@ -67,20 +69,22 @@ struct hf_box_stats {
 
 struct hf_driver_caps {
     bool memory_limit, cpu_limit, pids_limit, io_limit; /* cgroup controllers that are present */
-    bool disk_quota, reflink, warm_pool, pause, snapshot_memory;
+    bool disk_quota, reflink, warm_pool, pause, snapshot_memory, network;
     const char *isolation; /* "shared-kernel" or "vm" */
     char missing[256];     /* what this host lacks, for people; "" when nothing */
 };
 
 struct hf_driver_config {
-    const char *data_dir;      /* absolute */
-    const char *run_dir;       /* absolute, short (socket paths): /run/holdfast/<8 hex> */
-    const char *shim_path;     /* absolute path of holdfast-shim */
-    const char *envd_path;     /* absolute path of holdfast-envd */
-    const char *cgroup_root;   /* "/sys/fs/cgroup", or a fake one in tests */
-    uint64_t pool_bytes;       /* size limit of the XFS pool image where the host has no reflink */
-    uint32_t warm_pool;        /* boxes kept ready */
-    const char *warm_template; /* template id for them ("" = none yet; hf_driver_set_warm changes it) */
+    const char *data_dir;            /* absolute */
+    const char *run_dir;             /* absolute, short (socket paths): /run/holdfast/<8 hex> */
+    const char *shim_path;           /* absolute path of holdfast-shim */
+    const char *envd_path;           /* absolute path of holdfast-envd */
+    const char *cgroup_root;         /* "/sys/fs/cgroup", or a fake one in tests */
+    uint64_t pool_bytes;             /* size limit of the XFS pool image where the host has no reflink */
+    uint32_t warm_pool;              /* boxes kept ready */
+    const char *warm_template;       /* template id for them ("" = none yet; hf_driver_set_warm changes it) */
+    const struct hf_net_config *net; /* NULL: this host has no fabric; boxes get loopback only. The fabric
+                                      * exists already (hf_net_open) */
 };
 
 struct hf_driver;
@@ -119,6 +123,9 @@ struct hf_driver_ops {
     /* Stops the warm pool (destroying its members when kill_pool) and frees the driver; running boxes stay
      * under their shims. */
     void (*close)(struct hf_driver *d, bool kill_pool, hf_done_cb cb, void *arg);
+    /* Plugs the box into the fabric or takes it out (its interface, routes and resolver come and go).
+     * Idempotent. */
+    void (*network)(struct hf_driver *d, struct hf_box *box, bool up, hf_done_cb cb, void *arg);
     /* Sets the template that the warm pool is filled with ("" = empty the pool). */
     void (*set_warm)(struct hf_driver *d, const char *template_id, uint32_t count);
 };
@@ -140,6 +147,9 @@ const char *hf_box_sandbox_id(const struct hf_box *box);
 const char *hf_box_control_socket(const struct hf_box *box); /* unix socket: envd with control routes */
 const char *hf_box_envd_socket(const struct hf_box *box);    /* unix socket: envd as the proxy may reach it */
 uint64_t hf_box_disk_bytes(const struct hf_box *box);
+/* The box's key in the fabric (engine/net/net.h); never 0. Its policy must be in force (hf_net) before it may
+ * reach anything: an interface without a policy drops everything. */
+uint32_t hf_box_net_key(const struct hf_box *box);
 
 /* ---- disk: volumes and templates (src/engine/disk); blocking, call from a worker thread ---- */
 

@@ -29,7 +29,23 @@ struct hf_route {
     enum hf_route_state state;
     void *handle;            /* passed back to dial */
     const char *envd_socket; /* unix socket path: port 49983 goes there */
+    /* Ingress policy; none of it applies to port 49983. */
+    bool private_traffic;          /* a traffic token or a preview link is needed */
+    char traffic_token[65];        /* when private_traffic */
+    unsigned char preview_key[32]; /* HMAC-SHA256 key of preview links (per sandbox and rotation) */
+    const char *mask_host;         /* maskRequestHost, "" = none; ${PORT} is replaced */
+    const uint16_t *https_ports;   /* ports that speak TLS inside */
+    size_t n_https_ports;
+    const char *tenant; /* for the tenant's connection limit */
 };
+
+/* Preview links: https://<port>-<id>.<domain>/…?hf_preview=<expiry, unix seconds>.<43 base64url characters of
+ * HMAC-SHA256(preview_key, "<id>\n<port>\n<expiry>")>. The first request with a good one is answered 303 with
+ * a cookie of the same value (HttpOnly, SameSite=Lax, Path=/, until the expiry) to the same URL without the
+ * parameter; programs that keep no cookies may send it as header hf-preview. Neither reaches the sandbox. */
+#define HF_PREVIEW_MAX_S (7u * 24u * 3600u) /* longest life of a link */
+void hf_preview_sign(const unsigned char key[32], const char *sandbox_id, uint16_t port, int64_t expiry_s,
+                     char out[72]);
 
 struct hf_proxy_ops {
     void (*lookup)(void *self, struct hf_str sandbox_id, struct hf_route *ret);

@@ -148,7 +148,8 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
     }
     px->up = NULL;
     up->px = NULL;
-    uv_stream_t *client = hf_req_hijack(px->req, &early); /* px is gone after this */
+    struct hf_tls *tls;
+    uv_stream_t *client = hf_req_hijack(px->req, &tls, &early); /* px is gone after this */
     if (!client) {
         hf_upstream_close(up);
         return;

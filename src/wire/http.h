@@ -38,6 +38,8 @@
 
 struct hf_http_server;
 struct hf_req;
+struct hf_tls; /* wire/tls.h */
+struct hf_tls_ctx;
 
 struct hf_http_handler {
     /* The head is complete. self is the pointer given at hf_http_server_new. */
@@ -68,6 +70,19 @@ int hf_http_server_listen_tcp(struct hf_http_server *s, const char *host, uint16
 /* Serves a listening socket that somebody else made (TCP or unix). Takes the fd on success. tag comes back
  * from hf_req_listener_tag: envd tells its control socket from its public one by it. */
 int hf_http_server_listen_fd(struct hf_http_server *s, int fd, int tag, struct hf_err *err) HF_MUST_USE;
+/* As listen_tcp, with TLS and HTTP/2 by ALPN. The context may be replaced at any time
+ * (hf_http_server_set_tls): connections that are open keep theirs. */
+int hf_http_server_listen_tls(struct hf_http_server *s, const char *host, uint16_t port,
+                              struct hf_tls_ctx *ctx, struct hf_err *err) HF_MUST_USE;
+void hf_http_server_set_tls(struct hf_http_server *s, struct hf_tls_ctx *ctx);
+/* Serves one connection that somebody else accepted: takes stream (malloc'ed) and tls (NULL = plain; its
+ * handshake may still be going on), begins with the n bytes at p (as the peer sent them). conn_data comes
+ * back from hf_req_conn_data; closed(conn_data) is called when the connection is gone. HTTP/2 is spoken when
+ * TLS agreed on it or a plain connection begins with its preface. */
+int hf_http_server_adopt(struct hf_http_server *s, uv_stream_t *stream, struct hf_tls *tls, const void *p,
+                         size_t n, int tag, void *conn_data, void (*closed)(void *conn_data)) HF_MUST_USE;
+/* Closes, with a reset, the connections for which match(conn_data) is true. */
+void hf_http_server_cut(struct hf_http_server *s, bool (*match)(void *conn_data, void *arg), void *arg);
 uint16_t hf_http_server_port(const struct hf_http_server *s);
 /* Stops accepting; open exchanges go on. */
 void hf_http_server_stop(struct hf_http_server *s);
@@ -92,6 +107,10 @@ int64_t hf_req_content_length(const struct hf_req *req);
 bool hf_req_aborted(const struct hf_req *req);
 int hf_req_listener_tag(const struct hf_req *req); /* 0 for hf_http_server_listen_tcp */
 uv_loop_t *hf_req_loop(const struct hf_req *req);
+int hf_req_version(const struct hf_req *req); /* 10, 11 or 20 */
+bool hf_req_tls(const struct hf_req *req);
+const char *hf_req_sni(const struct hf_req *req); /* "" when none */
+void *hf_req_conn_data(const struct hf_req *req); /* of hf_http_server_adopt, else NULL */
 /* Peer address as text without port, "unix" for unix sockets. */
 const char *hf_req_peer(const struct hf_req *req);
 
@@ -148,11 +167,15 @@ int hf_res_dup_fd(struct hf_req *req) HF_MUST_USE;
 void hf_res_sent(struct hf_req *req, uint64_t n);
 bool hf_res_started(const struct hf_req *req);
 void hf_res_end(struct hf_req *req);
-/* Cuts the connection with a reset (RST), in the middle of whatever it was doing. */
+/* As hf_res_end, with trailers (HTTP/2, or chunked HTTP/1.1; else dropped). Pairs of name and value. */
+void hf_res_end_trailers(struct hf_req *req, const char *const *pairs, size_t n_pairs);
+/* Cuts the connection with a reset (RST; RST_STREAM on HTTP/2), in the middle of whatever it was doing. */
 void hf_res_abort(struct hf_req *req);
 
 /* Turns the connection into a raw tunnel: the stream is handed over with the bytes that were already read
  * past the head (the caller frees them with hf_buf_done). Only once the request body is complete and before
  * a response has begun. on_close of the request is called before this returns. The caller owns the stream
- * (uv_close + free(stream)). NULL when the client is already gone. */
-uv_stream_t *hf_req_hijack(struct hf_req *req, struct hf_buf *ret_leftover) HF_MUST_USE;
+ * (uv_close + free(stream)), and *ret_tls, the session that its bytes go through (NULL = plain; leftover is
+ * plaintext). NULL when the client is already gone, or on HTTP/2. */
+uv_stream_t *hf_req_hijack(struct hf_req *req, struct hf_tls **ret_tls,
+                           struct hf_buf *ret_leftover) HF_MUST_USE;

@@ -100,8 +100,9 @@ void hf_req_resume(struct hf_req *r)
     hf_conn_mark(r->conn);
 }
 
-uv_stream_t *hf_req_hijack(struct hf_req *r, struct hf_buf *ret_leftover)
+uv_stream_t *hf_req_hijack(struct hf_req *r, struct hf_tls **ret_tls, struct hf_buf *ret_leftover)
 {
+    *ret_tls = NULL;
     struct hf_conn *c = r->conn;
     if (c->closing || r->res_started || !r->body_done || !c->stream)
         return NULL;

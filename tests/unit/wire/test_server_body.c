@@ -14,6 +14,7 @@ static uint64_t got, produced, queue_max;
 static int ends, closes, aborts;
 static bool take, pause_now, answer_on_end;
 static uv_stream_t *hijacked;
+static struct hf_tls *hijacked_tls;
 static int bulk = -1; /* the worker's own descriptor of the connection */
 static struct hf_buf leftover;
 
@@ -87,10 +88,10 @@ static void on_request(void *self, struct hf_req *req)
         /* As in the turn of the loop in which libuv has not told the end of a write yet. */
         static char write_in_flight;
         req->conn->out.wr = (void *)&write_in_flight;
-        hijacked = hf_req_hijack(req, &leftover);
+        hijacked = hf_req_hijack(req, &hijacked_tls, &leftover);
         req->conn->out.wr = NULL;
     } else if (hf_str_eq(p, "/hijack")) {
-        hijacked = hf_req_hijack(req, &leftover);
+        hijacked = hf_req_hijack(req, &hijacked_tls, &leftover);
     }
 }
 
