@@ -196,6 +196,18 @@ void rpc_finish(struct rpc_call *c)
     call_unref(c);
 }
 
+static void send_unary(struct rpc_call *c, const void *p, size_t n)
+{
+    if (n > RPC_QUEUE_HIGH && queued_total + n > RPC_ANSWERS_MAX) {
+        rpc_fail(c, RPC_RESOURCE_EXHAUSTED,
+                 "too many large answers wait for clients that do not read them: ask again later");
+        return;
+    }
+    c->finished = true;
+    hf_res_send(c->req, 200, c->json ? "application/json" : "application/proto", n ? p : "", n);
+    note_queued(c, hf_res_queued(c->req));
+}
+
 void rpc_reply(struct rpc_call *c, json_t *msg)
 {
     if (c->m->kind != RPC_UNARY) {
@@ -206,19 +218,15 @@ void rpc_reply(struct rpc_call *c, json_t *msg)
         return;
     }
     hf_auto_buf struct hf_buf b = HF_BUF_INIT(UINT32_MAX);
-    if (!c->finished && !c->closed && encode(c, msg, &b)) {
-        c->finished = true;
-        hf_res_send(c->req, 200, c->json ? "application/json" : "application/proto", b.n ? b.p : "", b.n);
-    }
+    if (!c->finished && !c->closed && encode(c, msg, &b))
+        send_unary(c, b.p, b.n);
     json_decref(msg);
 }
 
 void rpc_reply_raw(struct rpc_call *c, const void *p, size_t n)
 {
-    if (c->finished || c->closed)
-        return;
-    c->finished = true;
-    hf_res_send(c->req, 200, c->json ? "application/json" : "application/proto", n ? p : "", n);
+    if (!c->finished && !c->closed)
+        send_unary(c, p, n);
 }
 
 void rpc_fail(struct rpc_call *c, enum rpc_code code, const char *fmt, ...)

@@ -16,8 +16,9 @@
 #define RPC_MESSAGES_MAX (64u * 1024u * 1024u) /* all messages that are arriving; beyond it … */
 #define RPC_MESSAGE_SMALL (64u * 1024u)        /* … only those up to this size are taken */
 #define RPC_QUEUE_HIGH (256u * 1024u)          /* bytes queued to one stream before rpc_send says stop … */
-#define RPC_QUEUES_MAX (16u * 1024u * 1024u) /* … while all streams together keep at most this, else … */
-#define RPC_QUEUE_SMALL (64u * 1024u)        /* … this */
+#define RPC_QUEUES_MAX (16u * 1024u * 1024u)  /* … while all streams together keep at most this, else … */
+#define RPC_QUEUE_SMALL (64u * 1024u)         /* … this */
+#define RPC_ANSWERS_MAX (96u * 1024u * 1024u) /* all output that waits, before a large answer is refused */
 
 enum rpc_code {
     RPC_CANCELED = 1,

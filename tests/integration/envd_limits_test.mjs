@@ -189,6 +189,31 @@ function heap(name, n) {
   return d;
 }
 
+test('large answers that are not read share a limit', async () => {
+  const big = heap('big', 12000);
+  const body = JSON.stringify({ path: big });
+  const stuck = [];
+  const grown = await growth(async () => {
+    for (let i = 0; i < 30; i++) {
+      const c = net.connect(pub);
+      c.on('error', () => {});
+      c.pause();
+      c.write(`POST /filesystem.Filesystem/ListDir HTTP/1.1\r\nHost: x\r\nAuthorization: ${basic('root')}\r\nContent-Type: application/json\r\nContent-Length: ${body.length}\r\n\r\n${body}`);
+      stuck.push(c);
+    }
+    for (let i = 0, last = -1; i < 100 && rssMiB() !== last; i++) {
+      last = rssMiB();
+      await sleep(500);
+    }
+  });
+  assert.ok(grown < 190, `${grown} MiB`);
+  await assert.rejects(fsCall('ListDir', { path: big }), { code: 'resource_exhausted' });
+  assert.equal((await fsCall('ListDir', { path: '/etc/skel' })).code, undefined);
+  for (const c of stuck) c.destroy();
+  await sleep(300);
+  assert.equal((await fsCall('ListDir', { path: big })).entries.length, 12000);
+});
+
 test('a full directory that moves into a watched tree waits for a slow reader', async () => {
   const root = path.join(dir, 'watched');
   fs.mkdirSync(root);
