@@ -27,6 +27,10 @@ enum hf_header_id {
     HF_H_FORWARDED_FOR,
     HF_H_FORWARDED_PROTO,
     HF_H_FORWARDED_HOST,
+    HF_H_FORWARDED_OTHER, /* Forwarded, X-Real-IP, X-Forwarded-Port */
+    HF_H_COOKIE,
+    HF_H_PREVIEW, /* hf-preview, see proxy/proxy.h */
+    HF_H_CUBE_TOKEN,
     HF_H_COUNT,
 };
 

@@ -28,10 +28,14 @@ static const struct {
 } known[] = {
     {"te", 2, HF_H_TE},
     {"host", 4, HF_H_HOST},
+    {"cookie", 6, HF_H_COOKIE},
     {"expect", 6, HF_H_EXPECT},
     {"upgrade", 7, HF_H_UPGRADE},
     {"trailer", 7, HF_H_TRAILER},
+    {"forwarded", 9, HF_H_FORWARDED_OTHER},
+    {"x-real-ip", 9, HF_H_FORWARDED_OTHER},
     {"connection", 10, HF_H_CONNECTION},
+    {"hf-preview", 10, HF_H_PREVIEW},
     {"keep-alive", 10, HF_H_KEEP_ALIVE},
     {"content-length", 14, HF_H_CONTENT_LENGTH},
     {"e2b-sandbox-id", 14, HF_H_E2B_ID},
@@ -39,14 +43,16 @@ static const struct {
     {"proxy-connection", 16, HF_H_PROXY_CONNECTION},
     {"e2b-sandbox-port", 16, HF_H_E2B_PORT},
     {"x-forwarded-host", 16, HF_H_FORWARDED_HOST},
+    {"x-forwarded-port", 16, HF_H_FORWARDED_OTHER},
     {"x-forwarded-proto", 17, HF_H_FORWARDED_PROTO},
     {"transfer-encoding", 17, HF_H_TRANSFER_ENCODING},
     {"e2b-traffic-access-token", 24, HF_H_TRAFFIC_TOKEN},
+    {"cube-traffic-access-token", 25, HF_H_CUBE_TOKEN},
 };
 
 /* Index of the first known name of that length. */
-static const uint8_t by_length[25] = {
-    [2] = 1, [4] = 2, [6] = 3, [7] = 4, [10] = 6, [14] = 8, [15] = 10, [16] = 11, [17] = 14, [24] = 16};
+static const uint8_t by_length[26] = {[2] = 1,   [4] = 2,   [6] = 3,   [7] = 5,   [9] = 7,   [10] = 9,
+                                      [14] = 12, [15] = 14, [16] = 15, [17] = 19, [24] = 21, [25] = 22};
 
 static uint8_t id_of(const char *p, size_t n)
 {
