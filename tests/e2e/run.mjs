@@ -1,10 +1,13 @@
-// Runs the node tests. `run.mjs e2e [FILE...]`: against one daemon that is started here, with the template `base`.
+// Runs the node tests. `run.mjs e2e [FILE...]` (or e2e-asan): against one daemon that is started here, with the
+// template `base`.
 // `run.mjs faults`: the tests start and kill daemons themselves, on the same data directory.
+// Everything runs inside a network namespace that plays the host, with a small internet behind it (lib/internet.mjs).
 // Results go to $HF_RESULTS (see tools/dev/test.sh); exit status 0 only when every test passed.
 import { spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import path from 'node:path'
 import { Daemon, ROOT } from './lib/daemon.mjs'
+import { Internet, enterHost } from './lib/internet.mjs'
 
 const [suite = 'e2e', ...names] = process.argv.slice(2)
 const here = import.meta.dirname
@@ -26,6 +29,23 @@ function nodeTest(env) {
   })
   return new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)))
 }
+
+// Outside: makes the internet and runs this file again in its "host".
+async function outside() {
+  const internet = new Internet().make()
+  try {
+    await internet.serve()
+    const child = spawn(...enterHost(internet, process.execPath, process.argv.slice(1)), {
+      stdio: ['ignore', 'inherit', 'inherit'],
+      env: { ...process.env, ...internet.env() },
+    })
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
+    return await new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)))
+  } finally {
+    internet.remove()
+  }
+}
+if (!process.env.HF_NET_DIR) process.exit(await outside())
 
 const daemon = new Daemon({ data })
 await daemon.start()
