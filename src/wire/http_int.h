@@ -68,6 +68,7 @@ struct hf_conn {
     struct hf_http_server *server;
     struct hf_list node, dirty;
     uv_stream_t *stream;
+    struct hf_tls *tls; /* NULL: plain */
     struct hf_req *req;
     struct hf_buf in; /* read but not yet consumed */
     struct hf_outq out;

@@ -69,6 +69,11 @@ uv_loop_t *hf_req_loop(const struct hf_req *r)
     return r->conn->server->loop;
 }
 
+bool hf_req_tls(const struct hf_req *r)
+{
+    return r->conn->tls != NULL;
+}
+
 const char *hf_req_peer(const struct hf_req *r)
 {
     return hf_conn_peer(r->conn);
