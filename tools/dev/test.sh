@@ -9,13 +9,14 @@
 #   asan         unit tests and corpora again under ASan + UBSan
 #   integration  privileged tests of the engine and the daemon in C
 #   e2e          the published e2b SDK (two generations) and raw HTTP against a daemon
+#   e2e-asan     the same, with the daemon under ASan + UBSan
 #   faults       kill points, bombs, full disks, hostile programs inside
 #   demo         ./dev demo
 #   leaks        after all: no process, mount, loop device, network namespace or cgroup is left on the host
-# --quick leaves out clang, asan, faults and demo. A test that lacks something on this machine is skipped with
+# --quick leaves out clang, asan, e2e-asan, faults and demo. A test that lacks something on this machine is skipped with
 # the reason and counted.
 
-HF_SUITES=(lint clang unit fuzz asan integration e2e faults demo)
+HF_SUITES=(lint clang unit fuzz asan integration e2e e2e-asan faults demo)
 HF_QUICK_SUITES=(lint unit fuzz integration e2e)
 
 # A result is one line of the results file: suite TAB name TAB pass|fail|skip TAB seconds TAB reason
@@ -77,15 +78,31 @@ suite_unit() { suite_meson unit build unit; }
 suite_fuzz() { suite_meson fuzz build fuzz; }
 suite_integration() { suite_meson integration build integration; }
 
+HF_SANITIZER_OPTIONS=(
+    ASAN_OPTIONS=detect_leaks=1:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+)
+
 suite_asan() {
     suite_build asan build build_asan || return 0
-    export ASAN_OPTIONS=detect_leaks=1:abort_on_error=0:halt_on_error=1 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
+    export "${HF_SANITIZER_OPTIONS[@]}"
     suite_meson asan build-asan unit
     suite_meson asan build-asan fuzz
     unset ASAN_OPTIONS UBSAN_OPTIONS
 }
 
 suite_e2e() { node_suite e2e; }
+
+# The programs that run in and around a sandbox are static and stay as they are; the daemon is the sanitized one.
+suite_e2e_asan() {
+    suite_build e2e-asan build build_asan || return 0
+    (
+        export "${HF_SANITIZER_OPTIONS[@]}"
+        export HOLDFAST_BIN=$HF_ROOT/build-asan/holdfast
+        export HOLDFAST_SHIM_PATH=$HF_ROOT/build/holdfast-shim HOLDFAST_ENVD_PATH=$HF_ROOT/build/holdfast-envd
+        node_suite e2e-asan
+    )
+}
+
 suite_faults() { node_suite faults; }
 
 # tests/e2e/run.mjs starts the daemon, runs the node tests against it and appends to the results file.
@@ -176,7 +193,7 @@ verb_test() {
         local suite
         for suite in "${suites[@]}"; do
             say "test: $suite"
-            "suite_$suite"
+            "suite_${suite//-/_}"
         done
     fi
     leak_check "$before"
