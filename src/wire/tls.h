@@ -41,9 +41,10 @@ int hf_tls_start(struct hf_tls *t, struct hf_buf *out) HF_MUST_USE;
 int hf_tls_write(struct hf_tls *t, const void *p, size_t n, struct hf_buf *out) HF_MUST_USE;
 int hf_tls_close(struct hf_tls *t, struct hf_buf *out); /* close_notify */
 bool hf_tls_ready(const struct hf_tls *t);              /* handshake done */
-unsigned hf_tls_alpn(const struct hf_tls *t);           /* HF_ALPN_*, 0 = none was agreed */
-const char *hf_tls_error(const struct hf_tls *t);       /* for people; "" when fine */
-const char *hf_tls_sni(const struct hf_tls *t);         /* server side; "" when none */
+bool hf_tls_closed(const struct hf_tls *t);       /* the peer said close_notify: its end is no truncation */
+unsigned hf_tls_alpn(const struct hf_tls *t);     /* HF_ALPN_*, 0 = none was agreed */
+const char *hf_tls_error(const struct hf_tls *t); /* for people; "" when fine */
+const char *hf_tls_sni(const struct hf_tls *t);   /* server side; "" when none */
 
 /* ---- ClientHello, before any TLS state exists (push parser, no allocation, fuzzed) ---- */
 struct hf_hello {
