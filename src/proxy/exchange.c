@@ -25,11 +25,14 @@ static struct hf_px *px_get(struct hf_proxy *p)
 static void px_put(struct hf_px *px)
 {
     struct hf_proxy *p = px->proxy;
-    if (px->pool)
+    if (px->pool) {
         px->pool->users--;
+        hf_box_count(px->box, px->pool->port, -1);
+    }
     hf_list_del(&px->node);
     hf_buf_done(&px->head_buf);
     free(px->envd_socket);
+    free(px->host);
     if (p->free_n < HF_PROXY_FREE_PX && !p->freed) {
         px->next_free = p->free_px;
         p->free_px = px;
@@ -80,25 +83,30 @@ void hf_px_fail(struct hf_px *px, int status, const char *message)
     hf_req_resume(req);
 }
 
+/* Out of its box, which goes. */
+static void leave_box(struct hf_px *px)
+{
+    if (px->pool)
+        hf_box_count(px->box, px->pool->port, -1);
+    px->box = NULL;
+    px->pool = NULL;
+    hf_list_del(&px->node);
+}
+
 void hf_px_cut(struct hf_px *px, bool tell)
 {
+    drop_upstream(px);
     if (tell && !px->answered && px->box) {
         char id[HF_PROXY_SANDBOX_ID_MAX + 1];
         (void)snprintf(id, sizeof(id), "%s", px->box->id);
-        drop_upstream(px);
         px->answered = true;
-        px->box = NULL;
-        px->pool = NULL;
-        hf_list_del(&px->node);
+        leave_box(px);
         px->req->expect = px->expect;
         hf_route_answer(px->req, 502, id, "The sandbox was not found", 0);
         hf_req_resume(px->req);
         return;
     }
-    drop_upstream(px);
-    px->box = NULL;
-    px->pool = NULL;
-    hf_list_del(&px->node);
+    leave_box(px);
     hf_res_abort(px->req);
 }
 
@@ -205,15 +213,34 @@ static void connect_new(struct hf_px *px)
     hf_upstream_connect(px);
 }
 
+/* NULL: the Host stays as it came. */
+static char *masked_host(const char *mask, uint16_t port)
+{
+    static const char var[] = "${PORT}";
+    hf_auto_buf struct hf_buf b = HF_BUF_INIT(HF_HTTP_HEAD_MAX);
+    int r = 0;
+    if (!mask || !*mask)
+        return NULL;
+    for (const char *at; r == 0 && (at = strstr(mask, var)); mask = at + sizeof(var) - 1)
+        r = hf_buf_addf(&b, "%.*s%u", (int)(at - mask), mask, port);
+    if (r == 0)
+        r = hf_buf_adds(&b, mask);
+    return r == 0 ? hf_buf_take(&b) : NULL;
+}
+
 void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, const struct hf_route *route)
 {
     struct hf_px *px = px_get(p);
     px->box = pool->box;
     px->pool = pool;
     pool->users++;
+    hf_box_count(pool->box, pool->port, 1);
     px->req = req;
     px->handle = route->handle;
     px->for_head = hf_str_eq(hf_req_method(req), "HEAD");
+    /* A tunnel of HTTP/2 would carry requests that nobody looks at (RFC 9113 has dropped this upgrade). */
+    if (req->head.upgrade && hf_token_list_has(hf_head_value(&req->head, req->head_p, HF_H_UPGRADE), "h2c"))
+        req->head.upgrade = false;
     px->expect = req->expect; /* the upstream answers it */
     req->expect = false;
     px->ended = req->head.length == 0;
@@ -222,7 +249,9 @@ void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, c
     p->stats.requests++;
     p->stats.active++;
     hf_req_set_ops(req, &px_ops, px);
-    if (pool->port == HF_PROXY_ENVD_PORT && route->envd_socket)
+    if (pool->port != HF_PROXY_ENVD_PORT)
+        px->host = masked_host(route->mask_host, pool->port);
+    else if (route->envd_socket)
         px->envd_socket = hf_xstrdup(route->envd_socket);
     struct hf_upstream *up = hf_upstream_take(pool, !replayable(px) || req->head.length != 0);
     if (up)

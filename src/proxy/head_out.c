@@ -7,8 +7,12 @@
 #define HOP_BY_HOP                                                                             \
     (BIT(HF_H_CONNECTION) | BIT(HF_H_KEEP_ALIVE) | BIT(HF_H_PROXY_CONNECTION) | BIT(HF_H_TE) | \
      BIT(HF_H_TRAILER) | BIT(HF_H_UPGRADE) | BIT(HF_H_TRANSFER_ENCODING))
-/* Of a request: written anew, or (the traffic token) a secret between the client and the platform. */
-#define NOT_FORWARDED (HOP_BY_HOP | BIT(HF_H_FORWARDED_FOR) | BIT(HF_H_EXPECT) | BIT(HF_H_TRAFFIC_TOKEN))
+/* Of a request: written anew, a claim of the client that only the proxy can make, or a secret between the
+ * client and the platform. */
+#define NOT_FORWARDED                                                                                        \
+    (HOP_BY_HOP | BIT(HF_H_EXPECT) | BIT(HF_H_FORWARDED_FOR) | BIT(HF_H_FORWARDED_PROTO) |                   \
+     BIT(HF_H_FORWARDED_HOST) | BIT(HF_H_FORWARDED_OTHER) | BIT(HF_H_TRAFFIC_TOKEN) | BIT(HF_H_CUBE_TOKEN) | \
+     BIT(HF_H_PREVIEW))
 
 static struct hf_str value_of(const struct hf_hdr *e, const char *base)
 {
@@ -62,21 +66,44 @@ static int put_str(struct hf_buf *b, struct hf_str s)
             return r_; \
     } while (0)
 
-static int put_forwarded(struct hf_buf *b, const struct hf_head *h, const char *base, const char *peer)
+static int put_forwarded(struct hf_buf *b, const struct hf_req *req, const char *peer)
 {
+    const struct hf_head *h = &req->head;
     TRY(hf_buf_add(b, "X-Forwarded-For: ", 17));
-    for (uint16_t i = 0; h->first[HF_H_FORWARDED_FOR] && i < h->n; i++) {
-        if (h->hdr[i].id != HF_H_FORWARDED_FOR || !h->hdr[i].value_n)
-            continue;
-        TRY(put_str(b, value_of(&h->hdr[i], base)));
-        TRY(hf_buf_add(b, ", ", 2));
-    }
     TRY(hf_buf_adds(b, peer));
-    if (!h->first[HF_H_FORWARDED_PROTO])
-        TRY(hf_buf_add(b, "\r\nX-Forwarded-Proto: http", 25));
-    if (!h->first[HF_H_FORWARDED_HOST] && h->host.p) {
+    TRY(hf_buf_adds(b, hf_req_tls(req) ? "\r\nX-Forwarded-Proto: https" : "\r\nX-Forwarded-Proto: http"));
+    if (h->host.p) {
         TRY(hf_buf_add(b, "\r\nX-Forwarded-Host: ", 20));
         TRY(put_str(b, h->host));
+    }
+    return hf_buf_add(b, "\r\n", 2);
+}
+
+/* Method and origin-form target; "*" stays. */
+static int put_request_line(struct hf_buf *b, const struct hf_head *h, const char *base)
+{
+    TRY(hf_buf_add(b, base + h->method, h->method_n + 1u));
+    TRY(put_str(b, h->path));
+    if (hf_access_query_has(h->query)) {
+        TRY(hf_access_put_query(b, h->query));
+    } else if (h->query.p) {
+        TRY(hf_buf_add(b, "?", 1));
+        TRY(put_str(b, h->query));
+    }
+    return hf_buf_add(b, " HTTP/1.1\r\n", 11);
+}
+
+static int put_connection(struct hf_buf *b, const struct hf_px *px)
+{
+    const struct hf_head *h = &px->req->head;
+    if (h->length == HF_BODY_CHUNKED)
+        TRY(hf_buf_add(b, "Transfer-Encoding: chunked\r\n", 28));
+    if (px->expect)
+        TRY(hf_buf_add(b, "Expect: 100-continue\r\n", 22));
+    if (h->upgrade) {
+        TRY(hf_buf_add(b, "Connection: Upgrade\r\nUpgrade: ", 30));
+        TRY(put_str(b, hf_head_value(h, px->req->head_p, HF_H_UPGRADE)));
+        TRY(hf_buf_add(b, "\r\n", 2));
     }
     return hf_buf_add(b, "\r\n", 2);
 }
@@ -86,29 +113,19 @@ int hf_put_request_head(struct hf_proxy *p, const struct hf_px *px)
     struct hf_buf *b = &p->scratch;
     const struct hf_head *h = &px->req->head;
     const char *base = px->req->head_p;
+    bool cookies = h->first[HF_H_COOKIE] && hf_access_cookies_change(h, base);
+    unsigned drop = NOT_FORWARDED | (px->host ? BIT(HF_H_HOST) : 0) | (cookies ? BIT(HF_H_COOKIE) : 0);
     hf_buf_clear(b);
-    /* Method and origin-form target; "*" stays. */
-    TRY(hf_buf_add(b, base + h->method, h->method_n + 1u));
-    TRY(put_str(b, h->path));
-    if (h->query.p) {
-        TRY(hf_buf_add(b, "?", 1));
-        TRY(put_str(b, h->query));
-    }
-    TRY(hf_buf_add(b, " HTTP/1.1\r\n", 11));
-    if (!h->first[HF_H_HOST])
+    TRY(put_request_line(b, h, base));
+    if (px->host)
+        TRY(hf_buf_addf(b, "Host: %s\r\n", px->host));
+    else if (!h->first[HF_H_HOST])
         TRY(hf_buf_addf(b, "Host: %u-%s.%s\r\n", px->pool->port, px->box->id, p->domain));
-    TRY(put_headers(b, h, base, NOT_FORWARDED));
-    TRY(put_forwarded(b, h, base, hf_req_peer(px->req)));
-    if (h->length == HF_BODY_CHUNKED)
-        TRY(hf_buf_add(b, "Transfer-Encoding: chunked\r\n", 28));
-    if (px->expect)
-        TRY(hf_buf_add(b, "Expect: 100-continue\r\n", 22));
-    if (h->upgrade) {
-        TRY(hf_buf_add(b, "Connection: Upgrade\r\nUpgrade: ", 30));
-        TRY(put_str(b, hf_head_value(h, base, HF_H_UPGRADE)));
-        TRY(hf_buf_add(b, "\r\n", 2));
-    }
-    return hf_buf_add(b, "\r\n", 2);
+    TRY(put_headers(b, h, base, drop));
+    if (cookies)
+        TRY(hf_access_put_cookies(b, h, base));
+    TRY(put_forwarded(b, px->req, hf_req_peer(px->req)));
+    return put_connection(b, px);
 }
 
 /* "HTTP/1.x 200 Reason\r\n" with our version. */

@@ -1,6 +1,7 @@
 /* The proxy's life, its boxes and pools, and the sweep of timeouts. */
 #include "proxy/proxy_int.h"
 
+#include <stdio.h>
 #include <sys/socket.h>
 
 void hf_proxy_ref(struct hf_proxy *p)
@@ -18,6 +19,7 @@ void hf_proxy_unref(struct hf_proxy *p)
         free(px);
     }
     hf_map_done(&p->boxes);
+    hf_map_done(&p->tenants);
     hf_buf_done(&p->scratch);
     free(p->read_buf);
     free(p->domain);
@@ -48,6 +50,7 @@ struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct 
     p->scratch.max = 2 * HF_HTTP_HEAD_MAX;
     p->read_buf = hf_xmalloc(HF_PROXY_READ_SIZE);
     hf_proxy_set_timeouts(p, 0, 0, 0);
+    hf_proxy_set_limits(p, 0, 0);
     (void)uv_timer_init(loop, &p->sweep);
     p->sweep.data = p;
     p->refs = 1; /* the timer */
@@ -62,11 +65,40 @@ void hf_proxy_set_timeouts(struct hf_proxy *p, uint64_t connect_ms, uint64_t idl
     p->upstream_idle_ms = upstream_idle_ms ? upstream_idle_ms : HF_PROXY_UPSTREAM_IDLE_MS;
 }
 
+void hf_proxy_set_limits(struct hf_proxy *p, size_t per_box, size_t per_tenant)
+{
+    p->box_max = per_box ? per_box : HF_PROXY_OPEN_PER_BOX;
+    p->tenant_max = per_tenant ? per_tenant : HF_PROXY_OPEN_PER_TENANT;
+}
+
 /* ---- boxes ---- */
+
+static struct hf_tenant_count *join_tenant(struct hf_proxy *p, const char *name)
+{
+    struct hf_str key = hf_str_c(name ? name : "");
+    struct hf_tenant_count *t = hf_map_get(&p->tenants, key);
+    if (!t) {
+        t = hf_new(struct hf_tenant_count);
+        t->name = hf_str_dup(key);
+        (void)hf_map_put(&p->tenants, key, t);
+    }
+    t->boxes++;
+    return t;
+}
+
+static void leave_tenant(struct hf_proxy *p, struct hf_tenant_count *t)
+{
+    if (--t->boxes)
+        return;
+    (void)hf_map_del(&p->tenants, hf_str_c(t->name));
+    free(t->name);
+    free(t);
+}
 
 static void free_box(struct hf_proxy *p, struct hf_box *box)
 {
     (void)hf_map_del(&p->boxes, hf_str_c(box->id));
+    leave_tenant(p, box->tenant);
     hf_list_foreach_safe(it, &box->pools)
     {
         free(hf_list_entry(it, struct hf_pool, node));
@@ -155,7 +187,7 @@ static void start_sweep(struct hf_proxy *p)
     p->sweeping = true;
 }
 
-struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port)
+struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port, const char *tenant)
 {
     struct hf_box *box = hf_map_get(&p->boxes, id);
     if (!box) {
@@ -164,6 +196,7 @@ struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t por
         hf_list_init(&box->pools);
         hf_list_init(&box->exchanges);
         hf_list_init(&box->tunnels);
+        box->tenant = join_tenant(p, tenant);
         (void)hf_map_put(&p->boxes, id, box);
         if (!p->sweeping)
             start_sweep(p);
@@ -184,24 +217,48 @@ struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t por
 
 /* ---- requests ---- */
 
+/* True when the request was answered. */
+static bool refuse_path(struct hf_req *req)
+{
+    int r = hf_route_reserved(hf_req_path(req));
+    if (r < 0)
+        hf_route_refuse(req, "the path has a malformed percent-encoding");
+    else if (r > 0)
+        hf_route_answer_reserved(req);
+    return r != 0;
+}
+
+static void start(struct hf_proxy *p, struct hf_req *req, const struct hf_target *t,
+                  const struct hf_route *route)
+{
+    char message[160];
+    struct hf_pool *pool = hf_proxy_pool(p, hf_str_c(t->id), t->port, route->tenant);
+    const struct hf_box *box = pool->box;
+    unsigned kind = hf_open_kind(t->port);
+    bool box_full = box->open[kind] >= p->box_max;
+    if (!box_full && box->tenant->open[kind] < p->tenant_max) {
+        hf_px_start(p, req, pool, route);
+        return;
+    }
+    (void)snprintf(message, sizeof(message),
+                   "Too many open connections to %s (the limit is %zu), close some or try again in a moment",
+                   box_full ? "this sandbox" : "the sandboxes of this tenant",
+                   box_full ? p->box_max : p->tenant_max);
+    hf_res_header(req, "Retry-After", "1");
+    hf_route_answer(req, 429, t->id, message, 0);
+}
+
 void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req)
 {
     struct hf_target t;
     struct hf_route route = {0};
     const char *why = "";
     if (hf_route_parse(p, req, &t, &why) < 0) {
-        hf_res_error(req, 400, "%s", why);
+        hf_route_refuse(req, why);
         return;
     }
-    if (t.port == HF_PROXY_ENVD_PORT) {
-        int r = hf_route_reserved(hf_req_path(req));
-        if (r < 0)
-            hf_res_error(req, 400, "the path has a malformed percent-encoding");
-        else if (r > 0)
-            hf_route_answer_reserved(req);
-        if (r)
-            return;
-    }
+    if (t.port == HF_PROXY_ENVD_PORT && refuse_path(req))
+        return;
     p->ops->lookup(p->self, hf_str_c(t.id), &route);
     switch (route.state) {
     case HF_ROUTE_NOT_FOUND:
@@ -211,7 +268,8 @@ void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req)
         hf_route_answer(req, 409, t.id, "The sandbox is changing its state, try again in a moment", 0);
         return;
     default:
-        hf_px_start(p, req, hf_proxy_pool(p, hf_str_c(t.id), t.port), &route);
+        if (hf_access_check(req, &t, &route) == 0)
+            start(p, req, &t, &route);
     }
 }
 

@@ -18,6 +18,11 @@
 #define HF_PROXY_QUEUE_MIN (16u * 1024u)   /* … and when there are so many exchanges and tunnels that … */
 #define HF_PROXY_QUEUE_TOTAL (64u << 20)   /* … all of them together would keep more than this */
 
+#define HF_PROXY_OPEN_PER_BOX                                                       \
+    1024u /* open exchanges and tunnels of a sandbox (defaults of the settings; … \
+           */
+#define HF_PROXY_OPEN_PER_TENANT 4096u /* … and of a tenant; those to port 49983 count apart) */
+
 enum hf_route_state {
     HF_ROUTE_RUNNING,
     HF_ROUTE_NOT_FOUND,  /* unknown, killed, paused: 502 "The sandbox was not found" */
@@ -58,6 +63,8 @@ struct hf_proxy;
 /* domain: requests for Host <port>-<id>.<domain>[:port] are ours ("localhost" by default). */
 struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct hf_proxy_ops *ops,
                               void *self) HF_MUST_USE;
+/* Beyond them: 429. 0 keeps a default. */
+void hf_proxy_set_limits(struct hf_proxy *p, size_t per_box, size_t per_tenant);
 /* Cuts everything; the memory goes once the loop has closed the handles. */
 void hf_proxy_free(struct hf_proxy *p);
 

@@ -31,9 +31,21 @@ struct hf_pool {
     uint16_t port;
 };
 
+/* Open exchanges and tunnels. Those to envd count apart: a flooded application must not lock out the SDK that
+ * could help. */
+enum { HF_OPEN_PORTS, HF_OPEN_ENVD, HF_OPEN_KINDS };
+
+struct hf_tenant_count {
+    char *name;
+    size_t boxes; /* that point here */
+    size_t open[HF_OPEN_KINDS];
+};
+
 struct hf_box {
     struct hf_list pools, exchanges, tunnels;
+    struct hf_tenant_count *tenant;
     size_t idle_n; /* of all pools */
+    size_t open[HF_OPEN_KINDS];
     char id[HF_PROXY_SANDBOX_ID_MAX + 1];
 };
 
@@ -49,7 +61,7 @@ struct hf_proxy {
     size_t domain_n;
     const struct hf_proxy_ops *ops;
     void *self;
-    struct hf_map boxes;
+    struct hf_map boxes, tenants;
     struct hf_px *free_px;
     size_t free_n;
     struct hf_buf scratch; /* a head being written */
@@ -59,6 +71,7 @@ struct hf_proxy {
     bool sweeping, freed;
     size_t refs, idle_n;
     uint64_t connect_ms, idle_ms, upstream_idle_ms;
+    size_t box_max, tenant_max;
     struct hf_proxy_stats stats;
 };
 
@@ -91,6 +104,7 @@ struct hf_px {
     struct hf_px *next_free;
     void *handle;      /* route.handle, for a second dial */
     char *envd_socket; /* for a second connect, only while connecting */
+    char *host;        /* Host for the sandbox when it is masked, else NULL */
     uint64_t last_ms, connect_since_ms;
     int64_t left; /* of a response body with a length */
     uint8_t mode; /* enum hf_px_mode */
@@ -104,7 +118,16 @@ struct hf_px {
 };
 
 /* ---- proxy.c ---- */
-struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port);
+struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t port, const char *tenant);
+static inline unsigned hf_open_kind(uint16_t port)
+{
+    return port == HF_PROXY_ENVD_PORT ? HF_OPEN_ENVD : HF_OPEN_PORTS;
+}
+static inline void hf_box_count(struct hf_box *box, uint16_t port, int by)
+{
+    box->open[hf_open_kind(port)] += (size_t)by;
+    box->tenant->open[hf_open_kind(port)] += (size_t)by;
+}
 void hf_proxy_ref(struct hf_proxy *p);
 void hf_proxy_unref(struct hf_proxy *p);
 /* Overrides of the timeouts, for tests; 0 keeps a default. */
@@ -134,9 +157,23 @@ int hf_route_parse(const struct hf_proxy *p, const struct hf_req *req, struct hf
                    const char **why);
 /* Path of envd that belongs to the control plane, in whatever spelling. 1, 0, -EINVAL for bad encoding. */
 int hf_route_reserved(struct hf_str path);
-/* JSON, or a page for a browser's navigation. */
+/* JSON, or a page for a browser's navigation; scripts of any origin may read it. A CORS preflight is granted
+ * instead: the browser shows the answer of the request itself, and that has no credentials either. */
 void hf_route_answer(struct hf_req *req, int status, const char *id, const char *message, int port);
 void hf_route_answer_reserved(struct hf_req *req);
+void hf_route_refuse(struct hf_req *req, const char *why); /* 400 */
+
+/* ---- access.c ---- */
+/* The ingress policy: 0 let in, 1 answered. */
+int hf_access_check(struct hf_req *req, const struct hf_target *t, const struct hf_route *route);
+/* The query may hold a preview link's value. */
+bool hf_access_query_has(struct hf_str query);
+/* "?" and the query without it; nothing when that is empty. */
+int hf_access_put_query(struct hf_buf *b, struct hf_str query) HF_MUST_USE;
+/* The Cookie lines can't be passed on as they are. */
+bool hf_access_cookies_change(const struct hf_head *h, const char *base);
+/* One line with all cookies but the preview link's. */
+int hf_access_put_cookies(struct hf_buf *b, const struct hf_head *h, const char *base) HF_MUST_USE;
 
 /* ---- head_out.c: heads as they go out, in p->scratch ---- */
 int hf_put_request_head(struct hf_proxy *p, const struct hf_px *px) HF_MUST_USE;
@@ -172,7 +209,7 @@ void hf_px_response_end(struct hf_px *px, int status);
 
 /* ---- tunnel.c ---- */
 struct hf_tunnel;
-void hf_tunnel_start(struct hf_proxy *p, struct hf_box *box, uv_stream_t *client, uv_stream_t *up,
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, uv_stream_t *up,
                      struct hf_str to_client, struct hf_str to_up);
 void hf_tunnel_cut_all(struct hf_box *box);
 void hf_tunnel_sweep(struct hf_box *box, uint64_t now, uint64_t idle_ms);

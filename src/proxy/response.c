@@ -59,8 +59,11 @@ static void emit(struct hf_px *px, bool complete)
     gather_reset(g);
     if (n > 1 && total <= HF_PROXY_COPY_MAX)
         n = join(&p->scratch, v, n);
-    if (n)
-        hf_conn_writev(px->req->conn, v, n);
+    if (!n)
+        return;
+    /* A stream that only flows one way is alive, even if its request never ends. */
+    px->req->conn->last_ms = uv_now(p->loop);
+    hf_conn_writev(px->req->conn, v, n);
 }
 
 static void gather(struct hf_px *px, const char *p, size_t n)
@@ -132,7 +135,7 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
 {
     struct hf_proxy *p = px->proxy;
     struct hf_upstream *up = px->up;
-    struct hf_box *box = px->box;
+    struct hf_pool *pool = px->pool;
     hf_auto_buf struct hf_buf early = {0};
     hf_auto_buf struct hf_buf first = HF_BUF_INIT(HF_PROXY_RESPONSE_HEAD_MAX + 1024 + HF_PROXY_READ_SIZE);
     if (!px->req->head.upgrade || !px->ended || !hf_outq_idle(&up->out)) {
@@ -154,7 +157,7 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
         hf_upstream_close(up);
         return;
     }
-    hf_tunnel_start(p, box, client, hf_upstream_release(up), (struct hf_str){first.p, first.n},
+    hf_tunnel_start(pool, p, client, hf_upstream_release(up), (struct hf_str){first.p, first.n},
                     (struct hf_str){early.p, early.n});
 }
 

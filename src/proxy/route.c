@@ -144,6 +144,36 @@ int hf_route_reserved(struct hf_str path)
 
 /* ---- answers ---- */
 
+/* Programs in browsers must be able to read what went wrong, and when to come back. */
+static void allow_origins(struct hf_req *req)
+{
+    hf_res_header(req, "Access-Control-Allow-Origin", "*");
+    hf_res_header(req, "Access-Control-Expose-Headers", "Retry-After");
+}
+
+/* A preflight carries no credentials, and what it grants needs them still. */
+static bool answer_preflight(struct hf_req *req)
+{
+    struct hf_str asked = hf_req_header(req, "access-control-request-headers");
+    if (!hf_str_eq(hf_req_method(req), "OPTIONS") || !hf_req_header(req, "origin").p ||
+        !hf_req_header(req, "access-control-request-method").p)
+        return false;
+    hf_auto_free char *names = asked.n ? hf_str_dup(asked) : NULL;
+    allow_origins(req);
+    hf_res_header(req, "Access-Control-Allow-Methods", "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
+    if (names)
+        hf_res_header(req, "Access-Control-Allow-Headers", names);
+    hf_res_header(req, "Vary", "Access-Control-Request-Headers");
+    hf_res_send(req, 204, NULL, NULL, 0);
+    return true;
+}
+
+void hf_route_refuse(struct hf_req *req, const char *why)
+{
+    allow_origins(req);
+    hf_res_error(req, 400, "%s", why);
+}
+
 /* A person looks at it: a browser follows a link or a form, and no script asked for JSON. */
 static bool is_navigation(const struct hf_req *req)
 {
@@ -170,6 +200,9 @@ static void answer_page(struct hf_req *req, int status, const char *id, const ch
 void hf_route_answer(struct hf_req *req, int status, const char *id, const char *message, int port)
 {
     char body[512], port_member[32] = "";
+    if (answer_preflight(req))
+        return;
+    allow_origins(req);
     if (is_navigation(req)) {
         answer_page(req, status, id, message, port);
         return;
@@ -184,6 +217,7 @@ void hf_route_answer(struct hf_req *req, int status, const char *id, const char 
 void hf_route_answer_reserved(struct hf_req *req)
 {
     hf_auto_buf struct hf_buf b = HF_BUF_INIT(8 * HF_HTTP_TARGET_MAX);
+    allow_origins(req);
     int r = hf_buf_adds(&b, "{\"message\":\"This endpoint is reserved for the E2B control plane and can't be "
                             "called from outside\",\"path\":");
     r = r < 0 ? r : hf_json_string_add(&b, hf_req_path(req));

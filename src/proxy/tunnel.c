@@ -14,9 +14,11 @@ struct side {
 struct hf_tunnel {
     struct hf_list node; /* in box->tunnels */
     struct hf_proxy *proxy;
+    struct hf_box *box; /* until it closes */
     struct side side[2];
     uint64_t last_ms;
     int open;
+    uint16_t port;
     bool closing;
 };
 
@@ -40,6 +42,7 @@ static void close_tunnel(struct hf_tunnel *t, bool reset)
         return;
     t->closing = true;
     hf_list_del(&t->node);
+    hf_box_count(t->box, t->port, -1);
     for (int i = 0; i < 2; i++) {
         if (reset)
             hf_stream_linger0(t->side[i].stream);
@@ -123,12 +126,14 @@ static void on_written(void *owner, int status)
     pass_end(s);
 }
 
-void hf_tunnel_start(struct hf_proxy *p, struct hf_box *box, uv_stream_t *client, uv_stream_t *up,
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, uv_stream_t *up,
                      struct hf_str to_client, struct hf_str to_up)
 {
     struct hf_tunnel *t = hf_new(struct hf_tunnel);
     uv_stream_t *streams[2] = {client, up};
     t->proxy = p;
+    t->box = pool->box;
+    t->port = pool->port;
     t->open = 2;
     t->last_ms = uv_now(p->loop);
     for (int i = 0; i < 2; i++) {
@@ -140,7 +145,8 @@ void hf_tunnel_start(struct hf_proxy *p, struct hf_box *box, uv_stream_t *client
         hf_outq_init(&s->out, s->stream, on_written, s);
         s->reading = false;
     }
-    hf_list_add_tail(&box->tunnels, &t->node);
+    hf_list_add_tail(&t->box->tunnels, &t->node);
+    hf_box_count(t->box, t->port, 1);
     hf_proxy_ref(p);
     p->stats.tunnels++;
     set_reading(&t->side[0], true);

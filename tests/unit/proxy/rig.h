@@ -19,8 +19,9 @@ struct rig {
     struct hf_buf in, up; /* what the client and the application received */
     enum hf_route_state state;
     const char *envd_socket;
-    int dial_error;  /* negative errno: dial fails */
-    bool dial_later; /* the callback waits for rig_dial_now */
+    struct hf_route policy; /* its ingress fields go into every answer of lookup */
+    int dial_error;         /* negative errno: dial fails */
+    bool dial_later;        /* the callback waits for rig_dial_now */
     void (*dial_cb)(void *arg, int fd);
     void *dial_arg;
     int dials;
@@ -30,10 +31,10 @@ static struct rig rig;
 
 static void rig_lookup(void *self, struct hf_str id, struct hf_route *ret)
 {
-    *ret = (struct hf_route){.state = hf_str_eq(id, "box") || hf_str_eq(id, "other") ? rig.state
-                                                                                     : HF_ROUTE_NOT_FOUND,
-                             .handle = &rig,
-                             .envd_socket = rig.envd_socket};
+    *ret = rig.policy;
+    ret->state = hf_str_eq(id, "box") || hf_str_eq(id, "other") ? rig.state : HF_ROUTE_NOT_FOUND;
+    ret->handle = &rig;
+    ret->envd_socket = rig.envd_socket;
 }
 
 static inline void rig_dial_now(void)

@@ -13,7 +13,7 @@ static void test_heads(void **state)
                  "X-Forwarded-For: 1.2.3.4\r\nE2b-Sandbox-Id: z\r\n\r\n");
     int up = rig_accept("\r\n\r\n");
     assert_string_equal(rig.up.p, "GET /a//b?c=%2F HTTP/1.1\r\n" RIG_HOST "X-Kept:  a b \r\nCookie: c\r\n"
-                                  "E2b-Sandbox-Id: z\r\nX-Forwarded-For: 1.2.3.4, 127.0.0.1\r\n"
+                                  "E2b-Sandbox-Id: z\r\nX-Forwarded-For: 127.0.0.1\r\n"
                                   "X-Forwarded-Proto: http\r\nX-Forwarded-Host: 8000-box.localhost\r\n\r\n");
     assert_int_equal(rig.dialed_port, 8000);
     rig_send(up, "HTTP/1.1 203 My Reason\r\nServer: s\r\nConnection: x-hop\r\nX-Hop: 1\r\nKeep-Alive: 1\r\n"
