@@ -13,7 +13,7 @@
 
 #define DATA_DEFAULT "/var/lib/holdfast"
 
-enum kind { TEXT, PATH, LISTEN, BOOL, U32, SIZE, SECONDS, LEVEL };
+enum kind { TEXT, PATH, LISTEN, TLS_LISTEN, BOOL, U32, SIZE, SECONDS, LEVEL };
 
 static const struct setting {
     const char *name;
@@ -25,6 +25,9 @@ static const struct setting {
     {"data", PATH, AT(data_dir), 0, 0},
     {"run_dir", PATH, AT(run_dir), 0, 0},
     {"listen", LISTEN, 0, 0, 0},
+    {"tls_listen", TLS_LISTEN, 0, 0, 0},
+    {"tls_cert", PATH, AT(tls_cert), 0, 0},
+    {"tls_key", PATH, AT(tls_key), 0, 0},
     {"insecure_listen", BOOL, AT(insecure_listen), 0, 0},
     {"domain", TEXT, AT(domain), 0, 0},
     {"warm_pool", U32, AT(warm_pool), 0, HF_CONFIG_WARM_MAX},
@@ -40,6 +43,8 @@ static const struct setting {
     {"template_max", SIZE, AT(template_max), HF_CONFIG_DISK_MIN, HF_CONFIG_DISK_MAX},
     {"default_cpu_millis", U32, AT(default_cpu_millis), 10, HF_CONFIG_CPU_MILLIS_MAX},
     {"default_pids", U32, AT(default_pids), HF_CONFIG_PIDS_MIN, HF_CONFIG_PIDS_MAX},
+    {"max_connections_per_sandbox", U32, AT(max_connections_per_sandbox), 1, 1000000},
+    {"max_connections_per_tenant", U32, AT(max_connections_per_tenant), 1, 1000000},
     {"max_sandboxes", U32, AT(max_sandboxes), 1, 1000000},
     {"log_level", LEVEL, AT(log_level), 0, 0},
 #undef AT
@@ -63,12 +68,17 @@ void hf_config_defaults(struct hf_config *c)
         .template_max = 16ull << 30,
         .default_cpu_millis = 2000,
         .default_pids = 1024,
+        .max_connections_per_sandbox = 1024,
+        .max_connections_per_tenant = 4096,
         .max_sandboxes = 1000,
         .log_level = HF_LOG_INFO,
     };
     c->data_dir = hf_xstrdup(DATA_DEFAULT);
     c->run_dir = hf_xstrdup("");
     c->listen_host = hf_xstrdup("127.0.0.1");
+    c->tls_host = hf_xstrdup("");
+    c->tls_cert = hf_xstrdup("");
+    c->tls_key = hf_xstrdup("");
     c->domain = hf_xstrdup("localhost");
     c->warm_template = hf_xstrdup("base");
     c->cgroup_root = hf_xstrdup("/sys/fs/cgroup");
@@ -81,6 +91,9 @@ void hf_config_done(struct hf_config *c)
     free(c->data_dir);
     free(c->run_dir);
     free(c->listen_host);
+    free(c->tls_host);
+    free(c->tls_cert);
+    free(c->tls_key);
     free(c->domain);
     free(c->warm_template);
     free(c->cgroup_root);
@@ -116,23 +129,24 @@ static void set_string(char **at, char *owned)
 
 /* "HOST:PORT", "[v6]:PORT"; HOST is a literal, because a name may change its meaning under a running daemon.
  */
-static int set_listen(struct hf_config *c, const char *value, struct hf_err *err)
+static int set_listen(char **host_at, uint16_t *port_at, const char *name, const char *value,
+                      struct hf_err *err)
 {
     const char *colon = strrchr(value, ':');
     uint64_t port = 0;
     unsigned char addr[sizeof(struct in6_addr)];
     if (!colon || hf_parse_u64(hf_str_c(colon + 1), UINT16_MAX, &port) < 0)
-        return hf_err_set(err, -EINVAL, "listen: '%s' is not HOST:PORT, as in 127.0.0.1:3000 or [::1]:3000",
+        return hf_err_set(err, -EINVAL, "%s: '%s' is not HOST:PORT, as in 127.0.0.1:3000 or [::1]:3000", name,
                           value);
     struct hf_str host = {value, (size_t)(colon - value)};
     if (host.n >= 2 && host.p[0] == '[' && host.p[host.n - 1] == ']')
         host = (struct hf_str){host.p + 1, host.n - 2};
     hf_auto_free char *text = hf_str_dup(hf_str_eq(host, "localhost") ? HF_STR("127.0.0.1") : host);
     if (inet_pton(AF_INET, text, addr) != 1 && inet_pton(AF_INET6, text, addr) != 1)
-        return hf_err_set(err, -EINVAL, "listen: '%s' is not an IP address; write one, as in 127.0.0.1:3000",
-                          text);
-    set_string(&c->listen_host, hf_take_ptr(text));
-    c->listen_port = (uint16_t)port;
+        return hf_err_set(err, -EINVAL, "%s: '%s' is not an IP address; write one, as in 127.0.0.1:3000",
+                          name, text);
+    set_string(host_at, hf_take_ptr(text));
+    *port_at = (uint16_t)port;
     return 0;
 }
 
@@ -195,7 +209,12 @@ int hf_config_set(struct hf_config *c, const char *name, const char *value, stru
         return unknown_setting(name, err);
     switch (s->kind) {
     case LISTEN:
-        return set_listen(c, value, err);
+        return set_listen(&c->listen_host, &c->listen_port, name, value, err);
+    case TLS_LISTEN:
+        if (*value)
+            return set_listen(&c->tls_host, &c->tls_port, name, value, err);
+        set_string(&c->tls_host, hf_xstrdup("")); /* --set tls_listen= takes it back */
+        return 0;
     case BOOL:
         return set_bool(member(c, s), name, value, err);
     case U32:
@@ -328,8 +347,10 @@ static bool domain_ok(const char *s)
 
 int hf_config_check(struct hf_config *c, struct hf_err *err)
 {
-    char **paths[] = {&c->data_dir, &c->run_dir, &c->cgroup_root, &c->shim_path, &c->envd_path};
-    static const char *const names[] = {"data", "run_dir", "cgroup_root", "shim_path", "envd_path"};
+    char **paths[] = {&c->data_dir,  &c->run_dir,  &c->cgroup_root, &c->shim_path,
+                      &c->envd_path, &c->tls_cert, &c->tls_key};
+    static const char *const names[] = {"data",      "run_dir",  "cgroup_root", "shim_path",
+                                        "envd_path", "tls_cert", "tls_key"};
     for (size_t i = 0; i < HF_ARRAY_LEN(paths); i++) {
         int r = make_absolute(paths[i], names[i], err);
         if (r < 0)

@@ -25,6 +25,10 @@ struct hf_config {
     char *listen_host;    /* IPv4/IPv6 literal; default 127.0.0.1 */
     uint16_t listen_port; /* default 3000; 0 = a free one */
     bool insecure_listen; /* allow a non-loopback address without TLS */
+    char *tls_host;       /* IPv4/IPv6 literal where HTTPS is spoken; "" = nowhere */
+    uint16_t tls_port;    /* 0 = a free one */
+    char *tls_cert;       /* PEM file; "" = DATA/tls/cert.pem, which `holdfast cert init` makes */
+    char *tls_key;        /* PEM file; "" = DATA/tls/key.pem */
     char *domain;         /* data plane: <port>-<id>.<domain>; default "localhost" */
 
     uint32_t warm_pool;  /* boxes kept ready; default 4; 0 = none */
@@ -42,7 +46,9 @@ struct hf_config {
     uint64_t template_max;       /* bytes that an imported template may unpack to; default 16 GiB */
     uint32_t default_cpu_millis; /* 1000 = one core; default 2000 */
     uint32_t default_pids;       /* default 1024 */
-    uint32_t max_sandboxes;      /* running sandboxes per tenant; default 1000; beyond: 429 */
+    uint32_t max_connections_per_sandbox; /* open exchanges and tunnels through the proxy; default 1024 … */
+    uint32_t max_connections_per_tenant;  /* … default 4096; beyond: 429 */
+    uint32_t max_sandboxes;               /* running sandboxes per tenant; default 1000; beyond: 429 */
 
     enum hf_log_level log_level; /* default info */
 };
@@ -53,7 +59,8 @@ void hf_config_done(struct hf_config *c); /* frees the strings; the struct may b
 /* Sets one setting by its name in holdfast.toml ("data", "listen", "insecure_listen", "domain", "warm_pool",
  * "warm_template", "pool_bytes", "run_dir", "cgroup_root", "shim_path", "envd_path", "max_timeout",
  * "default_cpu_millis", "default_memory", "default_disk", "default_volume", "default_pids", "template_max",
- * "max_sandboxes", "log_level"). Sizes accept a suffix (K M G T, binary), times s m h d.
+ * "max_sandboxes", "log_level", "tls_listen", "tls_cert", "tls_key", "max_connections_per_sandbox",
+ * "max_connections_per_tenant"). Sizes accept a suffix (K M G T, binary), times s m h d.
  * -ENOENT for an unknown name, -EINVAL for a bad value; err says what would be right. */
 int hf_config_set(struct hf_config *c, const char *name, const char *value, struct hf_err *err) HF_MUST_USE;
 /* Reads toml_path (NULL: DATA/holdfast.toml and /etc/holdfast/holdfast.toml, whichever exists first; a
