@@ -85,6 +85,7 @@ extern const struct hf_api_route hf_api_list_routes[];
 extern const struct hf_api_route hf_api_observe_routes[];
 extern const struct hf_api_route hf_api_template_routes[];
 extern const struct hf_api_route hf_api_node_routes[];
+extern const struct hf_api_route hf_api_ingress_routes[];
 extern const struct hf_api_route hf_api_missing_routes[];
 /* Adds them all. */
 void hf_api_add_all(struct hf_api *api);

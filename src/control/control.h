@@ -65,8 +65,9 @@ struct hf_sandbox {
     struct hf_create *create; /* in flight */
     struct hf_list waiters;   /* of the kill */
     int64_t deadline_boot_ms;
-    uint64_t next_sample_ms;   /* monotonic */
-    struct hf_sample *samples; /* ring */
+    struct hf_ingress *ingress; /* control/ingress.h; NULL until it is asked for */
+    uint64_t next_sample_ms;    /* monotonic */
+    struct hf_sample *samples;  /* ring */
     uint32_t samples_n, samples_cap, samples_at;
 };
 
@@ -86,6 +87,7 @@ struct hf_control {
     struct hf_list list;
     char boot_id[40];
     char domain[256]; /* what clients put behind <port>-<id>.; "" = not known yet */
+    bool https;       /* … with this scheme */
     char warm_id[HF_ROW_ID];
     unsigned char seed[HF_META_SEED_LEN];
     uv_timer_t tick;    /* deadlines */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "control/api.h"
+#include "control/ingress.h"
 #include "control/template.h"
 #include "proxy/proxy.h"
 
@@ -53,10 +54,23 @@ static void on_request(void *self, struct hf_req *req)
 
 static const struct hf_http_handler handler = {on_request};
 
+static void fill_ingress(const struct hf_ingress *in, const struct hf_sandbox *sb, struct hf_route *ret)
+{
+    ret->private_traffic = in->is_private;
+    if (in->is_private) {
+        memcpy(ret->traffic_token, in->token, sizeof(ret->traffic_token));
+        memcpy(ret->preview_key, in->preview_key, sizeof(ret->preview_key));
+    }
+    ret->mask_host = in->mask_host;
+    ret->https_ports = in->https_ports;
+    ret->n_https_ports = in->n_https_ports;
+    ret->tenant = sb->row.tenant;
+}
+
 static void on_lookup(void *self, struct hf_str id, struct hf_route *ret)
 {
     struct daemon *d = self;
-    const struct hf_sandbox *sb = hf_map_get(&d->control->map, id);
+    struct hf_sandbox *sb = hf_map_get(&d->control->map, id);
     ret->state = HF_ROUTE_NOT_FOUND;
     if (!sb)
         return;
@@ -66,6 +80,7 @@ static void on_lookup(void *self, struct hf_str id, struct hf_route *ret)
         ret->state = HF_ROUTE_RUNNING;
         ret->handle = sb->box;
         ret->envd_socket = hf_box_envd_socket(sb->box);
+        fill_ingress(hf_sandbox_ingress(sb), sb, ret);
     }
     /* Killing counts as gone: a client whose stream was just cut asks /health, and must read 502. */
 }
@@ -189,6 +204,7 @@ static int open_parts(struct daemon *d, struct hf_err *err)
         return r;
     d->control = hf_control_new(&d->loop, cfg, d->meta, d->driver);
     d->proxy = hf_proxy_new(&d->loop, cfg->domain, &proxy_ops, d);
+    hf_proxy_set_limits(d->proxy, cfg->max_connections_per_sandbox, cfg->max_connections_per_tenant);
     d->control->hooks.drop = on_drop;
     d->control->hooks_self = d;
     d->api = hf_api_new(d->control);

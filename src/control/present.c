@@ -3,6 +3,7 @@
 #include <stdio.h>
 
 #include "base/clock.h"
+#include "control/ingress.h"
 #include "control/validate.h"
 
 json_t *hf_present_time(int64_t real_ms)
@@ -14,13 +15,20 @@ json_t *hf_present_time(int64_t real_ms)
     return json_string(text);
 }
 
-json_t *hf_present_handle(const struct hf_sandbox *sb)
+/* The traffic token, null where none is needed. */
+static json_t *traffic_token(struct hf_sandbox *sb)
+{
+    const struct hf_ingress *in = hf_sandbox_ingress(sb);
+    return in->is_private ? json_string(in->token) : json_null();
+}
+
+json_t *hf_present_handle(struct hf_sandbox *sb)
 {
     char token[65];
     hf_sandbox_token(sb->c, sb->row.id, token);
-    json_t *v = json_pack("{s:s, s:s, s:s, s:s, s:s, s:n}", "templateID", sb->row.template_id, "sandboxID",
+    json_t *v = json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "templateID", sb->row.template_id, "sandboxID",
                           sb->row.id, "clientID", HF_CLIENT_ID, "envdVersion", sb->row.envd_version,
-                          "envdAccessToken", token, "trafficAccessToken");
+                          "envdAccessToken", token, "trafficAccessToken", traffic_token(sb));
     (void)json_object_set_new(v, "domain", *sb->c->domain ? json_string(sb->c->domain) : json_null());
     if (*sb->row.alias)
         (void)json_object_set_new(v, "alias", json_string(sb->row.alias));
@@ -52,12 +60,13 @@ json_t *hf_present_listed(const struct hf_sandbox *sb)
     return v;
 }
 
-json_t *hf_present_detail(const struct hf_sandbox *sb)
+json_t *hf_present_detail(struct hf_sandbox *sb)
 {
     json_t *v = hf_present_listed(sb);
     char token[65];
     hf_sandbox_token(sb->c, sb->row.id, token);
     (void)json_object_set_new(v, "envdAccessToken", json_string(token));
+    (void)json_object_set_new(v, "trafficAccessToken", traffic_token(sb));
     explicit_bzero(token, sizeof(token));
     (void)json_object_set_new(v, "domain", *sb->c->domain ? json_string(sb->c->domain) : json_null());
     (void)json_object_set_new(v, "allowInternetAccess", json_false());

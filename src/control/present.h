@@ -6,9 +6,9 @@
 #define HF_CLIENT_ID "holdfast" /* a dead constant that old clients put behind the sandbox's id */
 
 /* E2B's Sandbox: the answer of create, connect, resume. Has the access token. */
-json_t *hf_present_handle(const struct hf_sandbox *sb);
+json_t *hf_present_handle(struct hf_sandbox *sb);
 /* E2B's SandboxDetail, and the shorter ListedSandbox. */
-json_t *hf_present_detail(const struct hf_sandbox *sb);
+json_t *hf_present_detail(struct hf_sandbox *sb);
 json_t *hf_present_listed(const struct hf_sandbox *sb);
 /* Our own view of a row, also of one that has ended: state and cause. */
 json_t *hf_present_row(const struct hf_sandbox_row *row);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "control/control.h"
 #include "control/envd_client.h"
+#include "control/ingress.h"
 
 /* ---- object ---- */
 
@@ -21,6 +22,7 @@ void hf_sandbox_unref(struct hf_sandbox *sb)
     if (--sb->refs)
         return;
     hf_list_del(&sb->node);
+    hf_sandbox_network_changed(sb);
     json_decref(sb->metadata);
     hf_sandbox_row_done(&sb->row);
     free(sb->samples);
