@@ -12,8 +12,9 @@
 
 #define HF_CLIENT_HEAD_MAX 65536u
 #define HF_CLIENT_HEADERS_MAX 256u
-#define HF_CLIENT_QUEUE_HIGH (256u * 1024u) /* hf_cx_write returns 1 above it, on_drain comes at a quarter \
-                                             */
+#define HF_CLIENT_QUEUE_HIGH                                                                      \
+    (256u * 1024u)                 /* hf_cx_write returns 1 above it, on_drain comes at a quarter \
+                                    */
 #define HF_CLIENT_STREAMS_MAX 100u /* open exchanges on one h2 connection (or fewer if the peer says so) */
 
 struct hf_client;

@@ -103,8 +103,14 @@ void hf_conn_free(struct hf_conn *c)
     hf_list_del(&c->dirty);
     hf_list_del(&c->node);
     c->server->conn_n--;
+    if (c->phase == HF_CONN_SHAKE)
+        c->server->shaking_n--;
     hf_buf_done(&c->in);
     hf_outq_done(&c->out);
+    if (c->tls)
+        c->server->more->tls_free(c->tls);
+    if (c->on_gone)
+        c->on_gone(c->data);
     free(c->peer);
     free(c);
 }
@@ -128,6 +134,8 @@ void hf_conn_close(struct hf_conn *c, bool reset)
     hf_list_del(&c->dirty);
     if (!c->stream)
         return;
+    if (c->tls && !reset)
+        c->server->more->tls_bye(c);
     if (reset && c->is_tcp) {
         struct linger l = {1, 0};
         uv_os_fd_t fd;
@@ -183,6 +191,8 @@ void hf_req_finish(struct hf_req *r)
 static void linger(struct hf_conn *c)
 {
     uv_os_fd_t fd;
+    if (c->tls)
+        c->server->more->tls_bye(c);
     if (c->stream && uv_fileno((uv_handle_t *)c->stream, &fd) == 0)
         (void)shutdown(fd, SHUT_WR);
     c->phase = HF_CONN_LINGER;
@@ -436,11 +446,25 @@ void hf_conn_input(struct hf_conn *c, const char *p, size_t n)
     hf_conn_leave(c);
 }
 
+void hf_conn_received(struct hf_conn *c, const char *p, size_t n)
+{
+    if (c->tls)
+        c->server->more->tls_input(c, p, n);
+    else
+        hf_conn_input(c, p, n);
+}
+
 /* Input that had to wait. */
 static void feed_kept(struct hf_conn *c)
 {
     struct hf_buf in = c->in;
     c->in = HF_BUF_INIT(in.max);
+    if (c->early) {
+        c->early = false;
+        hf_conn_received(c, in.p, in.n);
+        hf_buf_done(&in);
+        return;
+    }
     size_t used = feed(c, in.p, in.n);
     if (c->closing || used == in.n) {
         hf_buf_done(&in);
@@ -486,7 +510,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct hf_conn *c = stream->data;
     if (n > 0)
-        hf_conn_input(c, buf->base, (size_t)n);
+        hf_conn_received(c, buf->base, (size_t)n);
     else if (n < 0)
         hf_conn_close(c, false);
 }
@@ -557,6 +581,8 @@ void hf_conn_sweep(struct hf_conn *c, uint64_t now)
     if (!c->reading && peer_gone(c))
         hf_conn_close(c, false);
     else if (c->phase == HF_CONN_IDLE && now - c->last_ms > s->idle_ms)
+        hf_conn_close(c, false);
+    else if (c->phase == HF_CONN_SHAKE && now - c->head_ms > s->shake_ms)
         hf_conn_close(c, false);
     else if (c->phase == HF_CONN_HEAD && now - c->head_ms > s->head_ms)
         reject(c, c->req, 408, "the request head did not arrive in time");

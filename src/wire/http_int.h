@@ -22,14 +22,34 @@
 #define HF_HTTP_CHUNK_OVERHEAD_MAX \
     16384u                       /* chunk heads, extensions and trailers, beyond 16 bytes a body byte */
 #define HF_HTTP_EXTRA_MAX 32768u /* bytes of headers added by hf_res_header */
-#define HF_REQ_INLINE 2048u      /* heads up to this size need no allocation */
+#define HF_HTTP_SHAKING_SHARE                                                                              \
+    4u /* of all connections, unfinished handshakes may hold one in this many before they are the first to \
+          go */
+#define HF_HTTP_PLAIN_MAX (2 * HF_HTTP_READ_SIZE) /* plaintext of one read */
+#define HF_REQ_INLINE 2048u                       /* heads up to this size need no allocation */
 
 enum hf_conn_phase {
     HF_CONN_IDLE,   /* between requests */
+    HF_CONN_SHAKE,  /* the TLS handshake goes on */
     HF_CONN_HEAD,   /* a head has begun */
     HF_CONN_BODY,   /* the handler has the request, its body is arriving */
     HF_CONN_WAIT,   /* the body is complete, the response is not */
     HF_CONN_LINGER, /* the response is out, whatever still comes is thrown away, then close */
+};
+
+struct hf_conn;
+
+/* What a connection can do beyond plain HTTP/1.1: by pointers, so that the in-sandbox daemon links neither
+ * OpenSSL nor nghttp2. */
+struct hf_conn_more {
+    /* TLS (http_tls.c) */
+    void (*tls_accept)(struct hf_conn *c, struct hf_tls_ctx *ctx);
+    void (*tls_ctx_unref)(struct hf_tls_ctx *ctx);
+    /* p: what the socket said */
+    void (*tls_input)(struct hf_conn *c, const char *p, size_t n);
+    void (*tls_bye)(struct hf_conn *c); /* close_notify, as far as it can be sent at once */
+    void (*tls_free)(struct hf_tls *t);
+    const char *(*tls_sni)(const struct hf_tls *t);
 };
 
 struct hf_http_server {
@@ -37,6 +57,10 @@ struct hf_http_server {
     const struct hf_http_handler *handler;
     void *self;
     struct hf_list listeners, conns;
+    struct hf_list shaking; /* connections whose TLS handshake goes on, the oldest first */
+    size_t shaking_n;
+    const struct hf_conn_more *more; /* NULL: plain HTTP/1.1 only */
+    struct hf_buf plain;             /* what a TLS session yields */
     struct hf_list dirty; /* connections with output to flush, input to go on with or an exchange to end */
     struct hf_req *free_reqs;
     size_t free_n, conn_n, conns_max;
@@ -45,7 +69,7 @@ struct hf_http_server {
     uv_timer_t sweep;
     bool sweeping, stopping, freeing;
     char *read_buf;
-    uint64_t head_ms, idle_ms;
+    uint64_t head_ms, idle_ms, shake_ms;
     uint16_t port;
     void (*on_closed)(void *arg);
     void *on_closed_arg;
@@ -56,6 +80,7 @@ struct hf_listener {
     struct hf_http_server *server;
     int tag;
     bool is_tcp;
+    struct hf_tls_ctx *tls; /* NULL = plain */
     union {
         uv_handle_t handle;
         uv_stream_t stream;
@@ -68,7 +93,6 @@ struct hf_conn {
     struct hf_http_server *server;
     struct hf_list node, dirty;
     uv_stream_t *stream;
-    struct hf_tls *tls; /* NULL: plain */
     struct hf_req *req;
     struct hf_buf in; /* read but not yet consumed */
     struct hf_outq out;
@@ -79,10 +103,14 @@ struct hf_conn {
     size_t write_left; /* of the write in flight at the last sweep */
     const char *cur;   /* what follows the piece being processed, for hf_req_hijack */
     size_t cur_n;
+    struct hf_tls *tls; /* NULL = plain */
+    void *data;         /* of hf_http_server_adopt */
+    void (*on_gone)(void *data);
     int tag;
     uint8_t phase; /* enum hf_conn_phase */
     bool is_tcp, closing, reading;
     bool orphan;   /* hijacked: free it when depth is 0 */
+    bool early;    /* in holds what the socket said before it was adopted */
     uint8_t depth; /* > 0 while callbacks of the handler may be running */
 };
 
@@ -108,6 +136,13 @@ struct hf_req {
 };
 
 /* ---- http_server.c ---- */
+/* A TCP listener that accepts already; NULL with err filled. */
+struct hf_listener *hf_server_listen(struct hf_http_server *s, const char *host, uint16_t port,
+                                     struct hf_err *err) HF_MUST_USE;
+/* A connection for a connected stream, counted; NULL when there is no room for it, and no idle one that
+ * could go. */
+struct hf_conn *hf_server_open(struct hf_http_server *s, uv_stream_t *stream, int tag,
+                               bool is_tcp) HF_MUST_USE;
 void hf_server_handle_closed(struct hf_http_server *s);
 struct hf_req *hf_server_req_get(struct hf_conn *c);
 void hf_server_req_put(struct hf_req *r);
@@ -116,7 +151,8 @@ void hf_server_req_put(struct hf_req *r);
 /* A connection without a socket behind it (stream NULL), for the fuzzer: hf_conn_input feeds it. */
 struct hf_conn *hf_conn_new(struct hf_http_server *s, uv_stream_t *stream, int tag, bool is_tcp);
 void hf_conn_start(struct hf_conn *c);
-void hf_conn_input(struct hf_conn *c, const char *p, size_t n);
+void hf_conn_input(struct hf_conn *c, const char *p, size_t n);    /* plaintext */
+void hf_conn_received(struct hf_conn *c, const char *p, size_t n); /* as the socket says it */
 /* Closes; reset: with RST. on_close of a running exchange follows from the loop. */
 void hf_conn_close(struct hf_conn *c, bool reset);
 void hf_conn_mark(struct hf_conn *c); /* settle it before the loop sleeps */

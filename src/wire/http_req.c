@@ -59,6 +59,27 @@ bool hf_req_aborted(const struct hf_req *r)
     return r->aborted;
 }
 
+int hf_req_version(const struct hf_req *r)
+{
+    return 10 + r->head.minor;
+}
+
+bool hf_req_tls(const struct hf_req *r)
+{
+    return r->conn->tls;
+}
+
+const char *hf_req_sni(const struct hf_req *r)
+{
+    const struct hf_conn *c = r->conn;
+    return c->tls ? c->server->more->tls_sni(c->tls) : "";
+}
+
+void *hf_req_conn_data(const struct hf_req *r)
+{
+    return r->conn->data;
+}
+
 int hf_req_listener_tag(const struct hf_req *r)
 {
     return r->conn->tag;
@@ -67,11 +88,6 @@ int hf_req_listener_tag(const struct hf_req *r)
 uv_loop_t *hf_req_loop(const struct hf_req *r)
 {
     return r->conn->server->loop;
-}
-
-bool hf_req_tls(const struct hf_req *r)
-{
-    return r->conn->tls != NULL;
 }
 
 const char *hf_req_peer(const struct hf_req *r)
@@ -127,6 +143,7 @@ uv_stream_t *hf_req_hijack(struct hf_req *r, struct hf_tls **ret_tls, struct hf_
     if (c->reading)
         (void)uv_read_stop(stream);
     stream->data = NULL;
+    *ret_tls = hf_take_ptr(c->tls);
     c->stream = NULL;
     c->reading = false;
     c->closing = true;

@@ -253,7 +253,8 @@ size_t hf_res_queued(const struct hf_req *r)
 int hf_res_dup_fd(struct hf_req *r)
 {
     uv_os_fd_t fd;
-    if (dead(r) || !r->res_started || r->res_ended || r->res_nobody || r->res_left < 0 || !r->conn->stream)
+    if (dead(r) || !r->res_started || r->res_ended || r->res_nobody || r->res_left < 0 || !r->conn->stream ||
+        r->conn->tls)
         return -EOPNOTSUPP;
     hf_conn_flush(r->conn);
     if (dead(r) || hf_conn_queued(r->conn))

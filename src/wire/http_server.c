@@ -1,5 +1,6 @@
 /* Listeners, accept, the sweep of timeouts and the life of the server. */
 #include "wire/http_int.h"
+#include "wire/tls.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -26,7 +27,11 @@ static void on_sweep(uv_timer_t *t)
     {
         hf_conn_sweep(hf_list_entry(it, struct hf_conn, node), now);
     }
-    if (hf_list_empty(&s->conns)) {
+    hf_list_foreach_safe(it, &s->shaking)
+    {
+        hf_conn_sweep(hf_list_entry(it, struct hf_conn, node), now);
+    }
+    if (!s->conn_n) {
         (void)uv_timer_stop(t);
         s->sweeping = false;
     }
@@ -34,7 +39,7 @@ static void on_sweep(uv_timer_t *t)
 
 static void start_sweep(struct hf_http_server *s)
 {
-    uint64_t ms = HF_MIN(s->head_ms, s->idle_ms) / 4;
+    uint64_t ms = HF_MIN(HF_MIN(s->head_ms, s->idle_ms), s->shake_ms) / 4;
     ms = HF_MIN(HF_MAX(ms, SWEEP_MIN_MS), SWEEP_MAX_MS);
     (void)uv_timer_start(&s->sweep, on_sweep, ms, ms);
     uv_unref((uv_handle_t *)&s->sweep);
@@ -58,9 +63,12 @@ struct hf_http_server *hf_http_server_new(uv_loop_t *loop, const struct hf_http_
     s->self = self;
     s->head_ms = HF_HTTP_HEAD_TIMEOUT_MS;
     s->idle_ms = HF_HTTP_IDLE_TIMEOUT_MS;
+    s->shake_ms = HF_TLS_HANDSHAKE_MS;
+    s->plain = HF_BUF_INIT(HF_HTTP_PLAIN_MAX);
     s->conns_max = conns_max();
     hf_list_init(&s->listeners);
     hf_list_init(&s->conns);
+    hf_list_init(&s->shaking);
     hf_list_init(&s->dirty);
     (void)uv_prepare_init(loop, &s->prepare);
     s->prepare.data = s;
@@ -75,6 +83,7 @@ struct hf_http_server *hf_http_server_new(uv_loop_t *loop, const struct hf_http_
 void hf_http_server_set_timeouts(struct hf_http_server *s, uint64_t head_ms, uint64_t idle_ms)
 {
     s->head_ms = head_ms ? head_ms : HF_HTTP_HEAD_TIMEOUT_MS;
+    s->shake_ms = head_ms ? head_ms : HF_TLS_HANDSHAKE_MS;
     s->idle_ms = idle_ms ? idle_ms : HF_HTTP_IDLE_TIMEOUT_MS;
     if (s->sweeping)
         start_sweep(s);
@@ -92,21 +101,43 @@ static void close_extra(uv_handle_t *h)
     hf_server_handle_closed(s);
 }
 
-/* Gives up the connection that has been idle longest, if one is near the front of the list. */
-static bool make_room(struct hf_http_server *s)
+static bool drop_first(struct hf_list *list, enum hf_conn_phase phase)
 {
     size_t looked = 0;
-    hf_list_foreach(it, &s->conns)
+    hf_list_foreach(it, list)
     {
         struct hf_conn *c = hf_list_entry(it, struct hf_conn, node);
         if (looked++ == MAKE_ROOM_LOOKS)
             return false;
-        if (c->closing || c->phase != HF_CONN_IDLE)
+        if (c->closing || c->phase != phase)
             continue;
         hf_conn_close(c, false);
         return true;
     }
     return false;
+}
+
+/* Gives up the oldest unfinished handshake when there are more of them than honest clients have, else the
+ * connection that has been idle longest, if one is near the front of the list. */
+static bool make_room(struct hf_http_server *s)
+{
+    if (s->shaking_n > s->conns_max / HF_HTTP_SHAKING_SHARE && drop_first(&s->shaking, HF_CONN_SHAKE))
+        return true;
+    return drop_first(&s->conns, HF_CONN_IDLE) || drop_first(&s->shaking, HF_CONN_SHAKE);
+}
+
+struct hf_conn *hf_server_open(struct hf_http_server *s, uv_stream_t *stream, int tag, bool is_tcp)
+{
+    if (s->conn_n >= s->conns_max && !make_room(s))
+        return NULL;
+    s->handle_n++;
+    if (is_tcp)
+        (void)uv_tcp_nodelay((uv_tcp_t *)stream, 1);
+    if (!s->read_buf)
+        s->read_buf = hf_xmalloc(HF_HTTP_READ_SIZE);
+    if (!s->sweeping)
+        start_sweep(s);
+    return hf_conn_new(s, stream, tag, is_tcp);
 }
 
 static void on_connection(uv_stream_t *listener, int status)
@@ -127,25 +158,24 @@ static void on_connection(uv_stream_t *listener, int status)
         uv_close((uv_handle_t *)stream, free_handle);
         return;
     }
-    s->handle_n++;
-    if (s->conn_n >= s->conns_max && !make_room(s)) {
+    struct hf_conn *c = hf_server_open(s, stream, l->tag, l->is_tcp);
+    if (!c) {
+        s->handle_n++;
         stream->data = s;
         uv_close((uv_handle_t *)stream, close_extra);
         return;
     }
-    if (l->is_tcp)
-        (void)uv_tcp_nodelay((uv_tcp_t *)stream, 1);
-    if (!s->read_buf)
-        s->read_buf = hf_xmalloc(HF_HTTP_READ_SIZE);
-    if (!s->sweeping)
-        start_sweep(s);
-    hf_conn_start(hf_conn_new(s, stream, l->tag, l->is_tcp));
+    if (l->tls)
+        s->more->tls_accept(c, l->tls);
+    hf_conn_start(c);
 }
 
 static void on_listener_closed(uv_handle_t *h)
 {
     struct hf_listener *l = h->data;
     struct hf_http_server *s = l->server;
+    if (l->tls)
+        s->more->tls_ctx_unref(l->tls);
     free(l);
     hf_server_handle_closed(s);
 }
@@ -201,7 +231,8 @@ static void note_port(struct hf_http_server *s, const struct hf_listener *l)
         s->port = ntohs(((struct sockaddr_in6 *)&a)->sin6_port);
 }
 
-int hf_http_server_listen_tcp(struct hf_http_server *s, const char *host, uint16_t port, struct hf_err *err)
+struct hf_listener *hf_server_listen(struct hf_http_server *s, const char *host, uint16_t port,
+                                     struct hf_err *err)
 {
     union {
         struct sockaddr sa;
@@ -209,19 +240,32 @@ int hf_http_server_listen_tcp(struct hf_http_server *s, const char *host, uint16
         struct sockaddr_in6 in6;
     } a;
     memset(&a, 0, sizeof(a));
-    if (uv_ip4_addr(host, port, &a.in) < 0 && uv_ip6_addr(host, port, &a.in6) < 0)
-        return hf_err_set(err, -EINVAL, "listen address \"%s\" is not an IPv4 or IPv6 address", host);
+    if (uv_ip4_addr(host, port, &a.in) < 0 && uv_ip6_addr(host, port, &a.in6) < 0) {
+        (void)hf_err_set(err, -EINVAL, "listen address \"%s\" is not an IPv4 or IPv6 address", host);
+        return NULL;
+    }
     struct hf_listener *l = new_listener(s, 0, true);
     int r = uv_tcp_bind(&l->u.tcp, &a.sa, 0);
     if (!r)
         r = uv_listen(&l->u.stream, LISTEN_BACKLOG, on_connection);
     if (r < 0) {
         close_listener(l);
-        return hf_err_set(err, r, "can't listen on %s port %u: %s", host, port, uv_strerror(r));
+        (void)hf_err_set(err, r, "can't listen on %s port %u: %s", host, port, uv_strerror(r));
+        return NULL;
     }
     keep_alive(l);
     note_port(s, l);
-    return 0;
+    return l;
+}
+
+int hf_http_server_listen_tcp(struct hf_http_server *s, const char *host, uint16_t port, struct hf_err *err)
+{
+    struct hf_err e = {0};
+    if (hf_server_listen(s, host, port, &e))
+        return 0;
+    if (err)
+        *err = e;
+    return e.r;
 }
 
 int hf_http_server_listen_fd(struct hf_http_server *s, int fd, int tag, struct hf_err *err)
@@ -279,10 +323,12 @@ void hf_http_server_free(struct hf_http_server *s, void (*on_closed)(void *arg),
     s->on_closed = on_closed;
     s->on_closed_arg = arg;
     hf_http_server_stop(s);
-    hf_list_foreach_safe(it, &s->conns)
-    {
-        hf_conn_close(hf_list_entry(it, struct hf_conn, node), false);
-    }
+    struct hf_list *lists[] = {&s->conns, &s->shaking};
+    for (size_t i = 0; i < HF_ARRAY_LEN(lists); i++)
+        hf_list_foreach_safe(it, lists[i])
+        {
+            hf_conn_close(hf_list_entry(it, struct hf_conn, node), false);
+        }
     uv_close((uv_handle_t *)&s->prepare, on_own_closed);
     uv_close((uv_handle_t *)&s->sweep, on_own_closed);
 }
@@ -299,6 +345,7 @@ void hf_server_handle_closed(struct hf_http_server *s)
     void (*cb)(void *) = s->on_closed;
     void *arg = s->on_closed_arg;
     free(s->read_buf);
+    hf_buf_done(&s->plain);
     free(s);
     if (cb)
         cb(arg);

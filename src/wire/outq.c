@@ -9,22 +9,27 @@ struct hf_outq_write {
 void hf_outq_init(struct hf_outq *q, uv_stream_t *stream, void (*on_written)(void *owner, int status),
                   void *owner)
 {
-    *q = (struct hf_outq){stream, HF_BUF_INIT(HF_OUTQ_MAX), NULL, on_written, owner};
+    *q = (struct hf_outq){.stream = stream,
+                          .buf = HF_BUF_INIT(HF_OUTQ_MAX),
+                          .on_written = on_written,
+                          .owner = owner,
+                          .raw = HF_BUF_INIT(HF_OUTQ_MAX)};
 }
 
 void hf_outq_done(struct hf_outq *q)
 {
     hf_buf_done(&q->buf);
+    hf_buf_done(&q->raw);
 }
 
 size_t hf_outq_len(const struct hf_outq *q)
 {
-    return (q->wr ? uv_stream_get_write_queue_size(q->stream) : 0) + q->buf.n;
+    return (q->wr ? uv_stream_get_write_queue_size(q->stream) : 0) + q->buf.n + q->raw.n;
 }
 
 bool hf_outq_idle(const struct hf_outq *q)
 {
-    return !q->wr && !q->buf.n;
+    return !q->wr && !q->buf.n && !q->raw.n;
 }
 
 int hf_outq_add(struct hf_outq *q, const void *p, size_t n)
@@ -80,8 +85,56 @@ static int submit_rest(struct hf_outq *q)
     return submit(q, hf_buf_take(&q->buf), 0, n);
 }
 
+int hf_outq_seal(struct hf_outq *q)
+{
+    int r = q->buf.n ? q->seal(q->tls, q->buf.p, q->buf.n, &q->raw) : 0;
+    if (r == 0)
+        hf_buf_done(&q->buf);
+    return r;
+}
+
+/* Writes raw: the one place where ciphertext leaves. */
+static int flush_raw(struct hf_outq *q)
+{
+    if (q->wr || !q->raw.n)
+        return 0;
+    uv_buf_t b = uv_buf_init(q->raw.p, (unsigned)q->raw.n);
+    ssize_t k = try_write(q, &b, 1);
+    if (k < 0)
+        return (int)k;
+    size_t n = q->raw.n;
+    if ((size_t)k < n)
+        return submit(q, hf_buf_take(&q->raw), (size_t)k, n);
+    hf_buf_done(&q->raw);
+    return 0;
+}
+
+static int flush_tls(struct hf_outq *q)
+{
+    int r = q->wr ? 0 : hf_outq_seal(q);
+    return r < 0 && r != -EAGAIN ? r : flush_raw(q); /* before the end of the handshake only raw goes out */
+}
+
+/* Small pieces are put together, large ones are encrypted where they are. */
+static int writev_tls(struct hf_outq *q, const uv_buf_t *bufs, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++) {
+        bool large = !q->wr && bufs[i].len >= HF_OUTQ_RECORD;
+        int r = large ? hf_outq_seal(q) : -EAGAIN;
+        if (r == 0)
+            r = q->seal(q->tls, bufs[i].base, bufs[i].len, &q->raw);
+        if (r == -EAGAIN)
+            r = hf_buf_add(&q->buf, bufs[i].base, bufs[i].len);
+        if (r < 0)
+            return r;
+    }
+    return flush_tls(q);
+}
+
 int hf_outq_flush(struct hf_outq *q)
 {
+    if (q->tls)
+        return flush_tls(q);
     if (q->wr || !q->buf.n)
         return 0;
     uv_buf_t b = uv_buf_init(q->buf.p, (unsigned)q->buf.n);
@@ -109,6 +162,8 @@ int hf_outq_writev(struct hf_outq *q, const uv_buf_t *bufs, unsigned n)
     uv_buf_t all[HF_OUTQ_PIECES_MAX + 1];
     const uv_buf_t *v = bufs;
     unsigned m = n;
+    if (q->tls)
+        return writev_tls(q, bufs, n);
     if (q->wr || n > HF_OUTQ_PIECES_MAX) {
         int r = add_all(q, bufs, n, 0);
         return r < 0 ? r : hf_outq_flush(q);
@@ -139,6 +194,10 @@ int hf_outq_take(struct hf_outq *q, char *p, size_t n)
 {
     hf_auto_free char *owned = p;
     int r;
+    if (q->tls && n <= UINT32_MAX) {
+        uv_buf_t b = uv_buf_init(p, (unsigned)n);
+        return writev_tls(q, &b, 1);
+    }
     if (q->wr || n > UINT32_MAX) {
         r = hf_buf_add(&q->buf, p, n);
         return r < 0 ? r : hf_outq_flush(q);

@@ -7,7 +7,10 @@
 
 #include "base/buf.h"
 
+struct hf_tls;
+
 #define HF_OUTQ_PIECES_MAX 24u   /* pieces of one hf_outq_writev */
+#define HF_OUTQ_RECORD 16384u    /* with TLS, pieces from this size on are encrypted without a copy */
 #define HF_OUTQ_MAX (256u << 20) /* bytes; a backstop, the users stop far below */
 
 struct hf_outq {
@@ -18,6 +21,11 @@ struct hf_outq {
      * (UV_ECANCELED). Not called for writes that the socket takes at once. */
     void (*on_written)(void *owner, int status);
     void *owner;
+    /* With TLS, buf is plaintext, encrypted when it can be written: so that what came in small pieces leaves
+     * in large records. seal is hf_tls_write, by pointer: the in-sandbox daemon does without TLS. */
+    struct hf_tls *tls; /* NULL = plain; borrowed */
+    int (*seal)(struct hf_tls *t, const void *p, size_t n, struct hf_buf *out);
+    struct hf_buf raw; /* ciphertext in front of buf: handshake, alerts */
 };
 
 /* All functions: 0, or a negative errno after which the stream should be closed. */
@@ -35,3 +43,13 @@ int hf_outq_writev(struct hf_outq *q, const uv_buf_t *bufs, unsigned n) HF_MUST_
 /* Writes malloc'ed p, which is taken in every case. */
 int hf_outq_take(struct hf_outq *q, char *p, size_t n) HF_MUST_USE;
 int hf_outq_flush(struct hf_outq *q) HF_MUST_USE;
+
+/* With TLS: encrypts what waits; -EAGAIN before the end of the handshake. */
+int hf_outq_seal(struct hf_outq *q) HF_MUST_USE;
+
+/* ---- outq_tls.c ---- */
+void hf_outq_set_tls(struct hf_outq *q, struct hf_tls *t);
+/* hf_tls_feed; what the session has to say in return is written. */
+int hf_outq_tls_feed(struct hf_outq *q, const void *p, size_t n, struct hf_buf *plain) HF_MUST_USE;
+/* Writes what waits and close_notify. */
+int hf_outq_tls_close(struct hf_outq *q);
