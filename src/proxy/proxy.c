@@ -21,6 +21,7 @@ void hf_proxy_unref(struct hf_proxy *p)
     hf_map_done(&p->boxes);
     hf_map_done(&p->tenants);
     hf_buf_done(&p->scratch);
+    hf_buf_done(&p->plain);
     free(p->read_buf);
     free(p->domain);
     free(p);
@@ -48,6 +49,7 @@ struct hf_proxy *hf_proxy_new(uv_loop_t *loop, const char *domain, const struct 
     p->ops = ops;
     p->self = self;
     p->scratch.max = 2 * HF_HTTP_HEAD_MAX;
+    p->plain.max = 2 * HF_PROXY_READ_SIZE;
     p->read_buf = hf_xmalloc(HF_PROXY_READ_SIZE);
     hf_proxy_set_timeouts(p, 0, 0, 0);
     hf_proxy_set_limits(p, 0, 0);

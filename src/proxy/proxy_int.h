@@ -65,6 +65,7 @@ struct hf_proxy {
     struct hf_px *free_px;
     size_t free_n;
     struct hf_buf scratch; /* a head being written */
+    struct hf_buf plain;   /* what a TLS session yields */
     struct hf_gather gather;
     char *read_buf;
     uv_timer_t sweep;
@@ -209,7 +210,8 @@ void hf_px_response_end(struct hf_px *px, int status);
 
 /* ---- tunnel.c ---- */
 struct hf_tunnel;
-void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, uv_stream_t *up,
-                     struct hf_str to_client, struct hf_str to_up);
+/* tls: of the client's stream, taken; NULL = plain. */
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, struct hf_tls *tls,
+                     uv_stream_t *up, struct hf_str to_client, struct hf_str to_up);
 void hf_tunnel_cut_all(struct hf_box *box);
 void hf_tunnel_sweep(struct hf_box *box, uint64_t now, uint64_t idle_ms);

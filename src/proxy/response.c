@@ -157,7 +157,7 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
         hf_upstream_close(up);
         return;
     }
-    hf_tunnel_start(pool, p, client, hf_upstream_release(up), (struct hf_str){first.p, first.n},
+    hf_tunnel_start(pool, p, client, tls, hf_upstream_release(up), (struct hf_str){first.p, first.n},
                     (struct hf_str){early.p, early.n});
 }
 

@@ -2,11 +2,13 @@
 #include <sys/socket.h>
 
 #include "proxy/proxy_int.h"
+#include "wire/tls.h"
 
 struct side {
     struct hf_tunnel *tunnel;
     struct side *other;
     uv_stream_t *stream;
+    struct hf_tls *tls; /* NULL = plain */
     struct hf_outq out;
     bool reading, eof, shut; /* eof: it said its last; shut: the other's last was passed on to it */
 };
@@ -28,6 +30,7 @@ static void on_closed(uv_handle_t *h)
     struct hf_tunnel *t = s->tunnel;
     struct hf_proxy *p = t->proxy;
     hf_outq_done(&s->out);
+    hf_tls_free(s->tls);
     free(h);
     if (--t->open)
         return;
@@ -57,11 +60,11 @@ static void pass_end(struct side *to)
     if (!to->other->eof || to->shut || hf_outq_len(&to->out))
         return;
     to->shut = true;
-    if (to->eof && to->other->shut) {
-        close_tunnel(to->tunnel, false);
-        return;
-    }
-    if (uv_fileno((uv_handle_t *)to->stream, &fd) == 0)
+    /* On TLS close_notify tells the end; the socket's own end follows when both are done. */
+    int r = to->tls ? hf_outq_tls_close(&to->out) : 0;
+    if (r < 0 || (to->eof && to->other->shut))
+        close_tunnel(to->tunnel, r < 0);
+    else if (!to->tls && uv_fileno((uv_handle_t *)to->stream, &fd) == 0)
         (void)shutdown(fd, SHUT_WR);
 }
 
@@ -84,18 +87,37 @@ static void send_to(struct side *to, const char *p, size_t n)
         set_reading(to->other, false);
 }
 
+static void at_eof(struct side *s)
+{
+    s->eof = true;
+    set_reading(s, false);
+    pass_end(s->other);
+}
+
+static void read_tls(struct side *s, const char *p, size_t n)
+{
+    struct hf_buf *plain = &s->tunnel->proxy->plain;
+    hf_buf_clear(plain);
+    int r = hf_outq_tls_feed(&s->out, p, n, plain);
+    send_to(s->other, plain->p, plain->n);
+    if (r < 0)
+        close_tunnel(s->tunnel, true);
+    else if (r == 1 && !s->tunnel->closing)
+        at_eof(s);
+}
+
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
 {
     struct side *s = stream->data;
     struct hf_tunnel *t = s->tunnel;
     t->last_ms = uv_now(t->proxy->loop);
-    if (n > 0) {
+    if (n > 0 && s->tls) {
+        read_tls(s, buf->base, (size_t)n);
+    } else if (n > 0) {
         send_to(s->other, buf->base, (size_t)n);
-    } else if (n == UV_EOF) {
-        s->eof = true;
-        set_reading(s, false);
-        pass_end(s->other);
-    } else if (n < 0) {
+    } else if (n == UV_EOF && !s->tls) {
+        at_eof(s);
+    } else if (n < 0) { /* an end without close_notify is a cut */
         close_tunnel(t, true);
     }
 }
@@ -126,8 +148,8 @@ static void on_written(void *owner, int status)
     pass_end(s);
 }
 
-void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, uv_stream_t *up,
-                     struct hf_str to_client, struct hf_str to_up)
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, struct hf_tls *tls,
+                     uv_stream_t *up, struct hf_str to_client, struct hf_str to_up)
 {
     struct hf_tunnel *t = hf_new(struct hf_tunnel);
     uv_stream_t *streams[2] = {client, up};
@@ -144,6 +166,10 @@ void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *clie
         s->stream->data = s;
         hf_outq_init(&s->out, s->stream, on_written, s);
         s->reading = false;
+    }
+    if (tls) {
+        t->side[0].tls = tls;
+        hf_outq_set_tls(&t->side[0].out, tls);
     }
     hf_list_add_tail(&t->box->tunnels, &t->node);
     hf_box_count(t->box, t->port, 1);
