@@ -435,6 +435,7 @@ static const struct hf_verb *const subs[] = {
     &hf_verb_sandbox_shell,
     &hf_verb_sandbox_cp,
     &hf_verb_sandbox_logs,
+    &hf_verb_sandbox_open,
     &timeout_verb,
     &kill_verb,
     NULL,
