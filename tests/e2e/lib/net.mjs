@@ -1,0 +1,27 @@
+// Sandboxes of the network tests: made with a policy, asked through lib/netbox.py.
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { box } from './suite.mjs'
+
+const source = readFileSync(path.join(import.meta.dirname, 'netbox.py'), 'utf8')
+
+// A sandbox with `network` and `allowInternetAccess` as given, ready for `probe`.
+export async function netbox(t, { network, allowInternetAccess, ...opts } = {}) {
+  const sbx = await box(t, { ...(network && { network }), ...(allowInternetAccess !== undefined && { allowInternetAccess }), ...opts })
+  await sbx.files.write('/tmp/netbox.py', source)
+  return sbx
+}
+
+// Runs probes at the same time, each [op, arguments]; the results in order.
+export async function probe(sbx, ...probes) {
+  const list = probes.map(([op, args]) => ({ op, ...args }))
+  const quoted = `'${JSON.stringify(list).replaceAll("'", `'\\''`)}'`
+  const r = await sbx.commands.run(`python3 /tmp/netbox.py ${quoted}`, { timeoutMs: 120_000 })
+  return JSON.parse(r.stdout)
+}
+
+export const tcp = (host, port = 80, more = {}) => ['tcp', { host, port, ...(port === 7 ? { send: 'x' } : { read: 0 }), ...more }]
+export const udp = (host, port = 5353, more = {}) => ['udp', { host, port, ...more }]
+export const resolve = (name) => ['resolve', { name }]
+export const query = (name, more = {}) => ['query', { name, ...more }]
+export const get = (url, more = {}) => ['http', { url, ...more }]
