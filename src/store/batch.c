@@ -43,6 +43,21 @@ const char *const meta_write_sql[W_COUNT] = {
     [W_VOLUME_STATE] = "UPDATE volumes SET state = ?2 WHERE id = ?1",
     [W_VOLUME_DEL] = "DELETE FROM volumes WHERE id = ?1",
     [W_ANSWER] = "INSERT OR REPLACE INTO answers VALUES(?, ?, ?, ?, ?, ?)",
+    [W_SANDBOX_NETWORK] = "UPDATE sandboxes SET network = ?2 WHERE id = ?1",
+    [W_POLICY] = "INSERT INTO policies VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(tenant, name) DO UPDATE SET"
+                 " doc = excluded.doc, version = excluded.version, updated_ms = excluded.updated_ms",
+    [W_POLICY_DEL] = "DELETE FROM policies WHERE tenant = ?1 AND name = ?2",
+    [W_SECRET] = "INSERT INTO secrets VALUES(?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT(tenant, name) DO UPDATE SET"
+                 " metadata = excluded.metadata, sealed = excluded.sealed, version = excluded.version,"
+                 " updated_ms = excluded.updated_ms",
+    [W_SECRET_DEL] = "DELETE FROM secrets WHERE tenant = ?1 AND name = ?2",
+    [W_CA] = "INSERT INTO authorities VALUES(?, ?, ?, ?)",
+    [W_OUTBOUND] = "INSERT INTO outbound(time_ms, tenant, sandbox_id, session_id, kind, denied, doc)"
+                   " VALUES(?, ?, ?, ?, ?, ?, ?)",
+    [W_OUTBOUND_CURSOR] = "INSERT INTO outbound_cursor VALUES(1, ?, ?) ON CONFLICT(one) DO UPDATE SET"
+                          " file = excluded.file, position = excluded.position",
+    [W_OUTBOUND_PRUNE_AGE] = "DELETE FROM outbound WHERE time_ms < ?1",
+    [W_OUTBOUND_PRUNE_COUNT] = "DELETE FROM outbound WHERE seq <= (SELECT MAX(seq) FROM outbound) - ?1",
 };
 
 struct hf_meta_batch *hf_meta_batch_new(void)
@@ -65,7 +80,7 @@ void hf_meta_batch_free(struct hf_meta_batch *b)
     free(b);
 }
 
-static struct meta_op *add(struct hf_meta_batch *b, enum meta_stmt stmt)
+struct meta_op *meta_add(struct hf_meta_batch *b, enum meta_stmt stmt)
 {
     struct meta_op *op = hf_new(struct meta_op);
     op->stmt = stmt;
@@ -81,14 +96,14 @@ static struct meta_param *param(struct meta_op *op)
     return &op->params[op->n++];
 }
 
-static void p_int(struct meta_op *op, int64_t v)
+void meta_p_int(struct meta_op *op, int64_t v)
 {
     struct meta_param *p = param(op);
     p->type = P_INT;
     p->i = v;
 }
 
-static void p_text(struct meta_op *op, const char *s)
+void meta_p_text(struct meta_op *op, const char *s)
 {
     struct meta_param *p = param(op);
     p->type = P_TEXT;
@@ -96,7 +111,7 @@ static void p_text(struct meta_op *op, const char *s)
     p->n = strlen(p->p);
 }
 
-static void p_blob(struct meta_op *op, const void *data, size_t n)
+void meta_p_blob(struct meta_op *op, const void *data, size_t n)
 {
     struct meta_param *p = param(op);
     p->type = P_BLOB;
@@ -107,32 +122,32 @@ static void p_blob(struct meta_op *op, const void *data, size_t n)
 
 void hf_put_tenant(struct hf_meta_batch *b, const char *name, int64_t now_ms)
 {
-    struct meta_op *op = add(b, W_TENANT);
-    p_text(op, name);
-    p_int(op, now_ms);
+    struct meta_op *op = meta_add(b, W_TENANT);
+    meta_p_text(op, name);
+    meta_p_int(op, now_ms);
 }
 
 void hf_put_key(struct hf_meta_batch *b, const struct hf_key_row *k)
 {
-    struct meta_op *op = add(b, W_KEY);
-    p_text(op, k->id);
-    p_text(op, k->tenant);
-    p_text(op, k->name);
-    p_text(op, k->prefix);
-    p_blob(op, k->hash, sizeof(k->hash));
-    p_int(op, k->created_ms);
+    struct meta_op *op = meta_add(b, W_KEY);
+    meta_p_text(op, k->id);
+    meta_p_text(op, k->tenant);
+    meta_p_text(op, k->name);
+    meta_p_text(op, k->prefix);
+    meta_p_blob(op, k->hash, sizeof(k->hash));
+    meta_p_int(op, k->created_ms);
 }
 
 static void id_and_time(struct hf_meta_batch *b, enum meta_stmt stmt, const char *id, int64_t now_ms)
 {
-    struct meta_op *op = add(b, stmt);
-    p_text(op, id);
-    p_int(op, now_ms);
+    struct meta_op *op = meta_add(b, stmt);
+    meta_p_text(op, id);
+    meta_p_int(op, now_ms);
 }
 
 static void id_only(struct hf_meta_batch *b, enum meta_stmt stmt, const char *id)
 {
-    p_text(add(b, stmt), id);
+    meta_p_text(meta_add(b, stmt), id);
 }
 
 void hf_set_key_used(struct hf_meta_batch *b, const char *id, int64_t now_ms)
@@ -147,98 +162,98 @@ void hf_set_key_revoked(struct hf_meta_batch *b, const char *id, int64_t now_ms)
 
 void hf_put_sandbox(struct hf_meta_batch *b, const struct hf_sandbox_row *s)
 {
-    struct meta_op *op = add(b, W_SANDBOX);
+    struct meta_op *op = meta_add(b, W_SANDBOX);
     const char *texts[] = {s->id,       s->tenant,  s->template_id, s->alias,        s->state,
                            s->cause,    s->detail,  s->session_id,  s->envd_version, s->boot_id,
                            s->metadata, s->network, s->lifecycle,   s->mounts};
     for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++)
-        p_text(op, texts[i]);
+        meta_p_text(op, texts[i]);
     const int64_t ints[] = {s->cpu_millis, s->memory_bytes, s->disk_bytes, s->pids_max,         s->timeout_s,
                             s->created_ms, s->started_ms,   s->end_ms,     s->deadline_boot_ms, s->epoch};
     for (size_t i = 0; i < HF_ARRAY_LEN(ints); i++)
-        p_int(op, ints[i]);
+        meta_p_int(op, ints[i]);
 }
 
 void hf_set_sandbox_state(struct hf_meta_batch *b, const char *id, const char *from, const char *to,
                           const char *cause, const char *detail, int64_t now_ms)
 {
-    struct meta_op *op = add(b, W_SANDBOX_STATE);
+    struct meta_op *op = meta_add(b, W_SANDBOX_STATE);
     op->expect_change = true;
-    p_text(op, id);
-    p_text(op, from);
-    p_text(op, to);
-    p_text(op, cause);
-    p_text(op, detail);
-    p_int(op, now_ms);
+    meta_p_text(op, id);
+    meta_p_text(op, from);
+    meta_p_text(op, to);
+    meta_p_text(op, cause);
+    meta_p_text(op, detail);
+    meta_p_int(op, now_ms);
 }
 
 void hf_set_sandbox_times(struct hf_meta_batch *b, const char *id, int64_t started_ms, int64_t end_ms,
                           int64_t deadline_boot_ms)
 {
-    struct meta_op *op = add(b, W_SANDBOX_TIMES);
-    p_text(op, id);
-    p_int(op, started_ms);
-    p_int(op, end_ms);
-    p_int(op, deadline_boot_ms);
+    struct meta_op *op = meta_add(b, W_SANDBOX_TIMES);
+    meta_p_text(op, id);
+    meta_p_int(op, started_ms);
+    meta_p_int(op, end_ms);
+    meta_p_int(op, deadline_boot_ms);
 }
 
 void hf_set_sandbox_envd(struct hf_meta_batch *b, const char *id, const char *envd_version)
 {
-    struct meta_op *op = add(b, W_SANDBOX_ENVD);
-    p_text(op, id);
-    p_text(op, envd_version);
+    struct meta_op *op = meta_add(b, W_SANDBOX_ENVD);
+    meta_p_text(op, id);
+    meta_p_text(op, envd_version);
 }
 
 void hf_put_event(struct hf_meta_batch *b, const struct hf_event_row *e)
 {
-    struct meta_op *op = add(b, W_EVENT);
-    p_int(op, e->time_ms);
+    struct meta_op *op = meta_add(b, W_EVENT);
+    meta_p_int(op, e->time_ms);
     const char *texts[] = {e->tenant, e->sandbox_id, e->session_id, e->kind,
                            e->from,   e->to,         e->cause,      e->detail};
     for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++)
-        p_text(op, texts[i]);
+        meta_p_text(op, texts[i]);
 }
 
 void hf_prune(struct hf_meta_batch *b, int64_t sandboxes_before_ms, int64_t answers_before_ms)
 {
-    p_int(add(b, W_PRUNE_SANDBOXES), sandboxes_before_ms);
-    p_int(add(b, W_PRUNE_EVENTS), sandboxes_before_ms);
-    p_int(add(b, W_PRUNE_ANSWERS), answers_before_ms);
+    meta_p_int(meta_add(b, W_PRUNE_SANDBOXES), sandboxes_before_ms);
+    meta_p_int(meta_add(b, W_PRUNE_EVENTS), sandboxes_before_ms);
+    meta_p_int(meta_add(b, W_PRUNE_ANSWERS), answers_before_ms);
 }
 
 void hf_put_template(struct hf_meta_batch *b, const struct hf_template_row *t)
 {
-    struct meta_op *op = add(b, W_TEMPLATE);
-    p_text(op, t->id);
-    p_text(op, t->tenant);
-    p_text(op, t->name);
-    p_text(op, t->sha256);
-    p_text(op, t->state);
-    p_int(op, t->is_public);
-    p_int(op, t->bytes);
-    p_int(op, t->created_ms);
-    p_int(op, t->updated_ms);
+    struct meta_op *op = meta_add(b, W_TEMPLATE);
+    meta_p_text(op, t->id);
+    meta_p_text(op, t->tenant);
+    meta_p_text(op, t->name);
+    meta_p_text(op, t->sha256);
+    meta_p_text(op, t->state);
+    meta_p_int(op, t->is_public);
+    meta_p_int(op, t->bytes);
+    meta_p_int(op, t->created_ms);
+    meta_p_int(op, t->updated_ms);
 }
 
 void hf_set_template_ready(struct hf_meta_batch *b, const char *id, const char *sha256, int64_t bytes,
                            int64_t now_ms)
 {
-    struct meta_op *op = add(b, W_TEMPLATE_READY);
+    struct meta_op *op = meta_add(b, W_TEMPLATE_READY);
     op->expect_change = true;
-    p_text(op, id);
-    p_text(op, sha256);
-    p_int(op, bytes);
-    p_int(op, now_ms);
+    meta_p_text(op, id);
+    meta_p_text(op, sha256);
+    meta_p_int(op, bytes);
+    meta_p_int(op, now_ms);
 }
 
 void hf_put_template_name(struct hf_meta_batch *b, const char *tenant, const char *name, const char *tag,
                           const char *template_id)
 {
-    struct meta_op *op = add(b, W_TEMPLATE_NAME);
-    p_text(op, tenant);
-    p_text(op, name);
-    p_text(op, tag);
-    p_text(op, template_id);
+    struct meta_op *op = meta_add(b, W_TEMPLATE_NAME);
+    meta_p_text(op, tenant);
+    meta_p_text(op, name);
+    meta_p_text(op, tag);
+    meta_p_text(op, template_id);
 }
 
 void hf_set_template_spawned(struct hf_meta_batch *b, const char *id, int64_t now_ms)
@@ -260,36 +275,36 @@ void hf_del_template(struct hf_meta_batch *b, const char *id)
 
 void hf_put_session(struct hf_meta_batch *b, const struct hf_session_row *s)
 {
-    struct meta_op *op = add(b, W_SESSION);
+    struct meta_op *op = meta_add(b, W_SESSION);
     const char *texts[] = {s->id,        s->tenant,     s->key,          s->state,
                            s->volume_id, s->sandbox_id, s->template_ref, s->metadata};
     for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++)
-        p_text(op, texts[i]);
-    p_int(op, s->epoch);
-    p_int(op, s->created_ms);
-    p_int(op, s->updated_ms);
-    p_int(op, s->opened_ms);
-    p_int(op, s->closed_ms);
+        meta_p_text(op, texts[i]);
+    meta_p_int(op, s->epoch);
+    meta_p_int(op, s->created_ms);
+    meta_p_int(op, s->updated_ms);
+    meta_p_int(op, s->opened_ms);
+    meta_p_int(op, s->closed_ms);
 }
 
 void hf_bind_session(struct hf_meta_batch *b, const char *id, int64_t expect_epoch, const char *sandbox_id,
                      int64_t now_ms)
 {
-    struct meta_op *op = add(b, W_SESSION_BIND);
+    struct meta_op *op = meta_add(b, W_SESSION_BIND);
     op->expect_change = true;
-    p_text(op, id);
-    p_int(op, expect_epoch);
-    p_text(op, sandbox_id);
-    p_int(op, now_ms);
+    meta_p_text(op, id);
+    meta_p_int(op, expect_epoch);
+    meta_p_text(op, sandbox_id);
+    meta_p_int(op, now_ms);
 }
 
 void hf_set_session_state(struct hf_meta_batch *b, const char *id, const char *state, int64_t now_ms)
 {
-    struct meta_op *op = add(b, W_SESSION_STATE);
+    struct meta_op *op = meta_add(b, W_SESSION_STATE);
     op->expect_change = true;
-    p_text(op, id);
-    p_text(op, state);
-    p_int(op, now_ms);
+    meta_p_text(op, id);
+    meta_p_text(op, state);
+    meta_p_int(op, now_ms);
 }
 
 void hf_del_session(struct hf_meta_batch *b, const char *id)
@@ -299,21 +314,21 @@ void hf_del_session(struct hf_meta_batch *b, const char *id)
 
 void hf_put_volume(struct hf_meta_batch *b, const struct hf_volume_row *v)
 {
-    struct meta_op *op = add(b, W_VOLUME);
-    p_text(op, v->id);
-    p_text(op, v->tenant);
-    p_text(op, v->name);
-    p_text(op, v->session_id);
-    p_text(op, v->state);
-    p_int(op, v->bytes);
-    p_int(op, v->created_ms);
+    struct meta_op *op = meta_add(b, W_VOLUME);
+    meta_p_text(op, v->id);
+    meta_p_text(op, v->tenant);
+    meta_p_text(op, v->name);
+    meta_p_text(op, v->session_id);
+    meta_p_text(op, v->state);
+    meta_p_int(op, v->bytes);
+    meta_p_int(op, v->created_ms);
 }
 
 void hf_set_volume_state(struct hf_meta_batch *b, const char *id, const char *state)
 {
-    struct meta_op *op = add(b, W_VOLUME_STATE);
-    p_text(op, id);
-    p_text(op, state);
+    struct meta_op *op = meta_add(b, W_VOLUME_STATE);
+    meta_p_text(op, id);
+    meta_p_text(op, state);
 }
 
 void hf_del_volume(struct hf_meta_batch *b, const char *id)
@@ -323,11 +338,11 @@ void hf_del_volume(struct hf_meta_batch *b, const char *id)
 
 void hf_put_answer(struct hf_meta_batch *b, const struct hf_answer_row *a)
 {
-    struct meta_op *op = add(b, W_ANSWER);
-    p_text(op, a->tenant);
-    p_text(op, a->key);
-    p_blob(op, a->request_hash, sizeof(a->request_hash));
-    p_int(op, a->status);
-    p_text(op, a->body);
-    p_int(op, a->created_ms);
+    struct meta_op *op = meta_add(b, W_ANSWER);
+    meta_p_text(op, a->tenant);
+    meta_p_text(op, a->key);
+    meta_p_blob(op, a->request_hash, sizeof(a->request_hash));
+    meta_p_int(op, a->status);
+    meta_p_text(op, a->body);
+    meta_p_int(op, a->created_ms);
 }

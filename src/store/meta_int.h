@@ -2,6 +2,7 @@
 #pragma once
 
 #include <sqlite3.h>
+#include <stdarg.h>
 
 #include "base/list.h"
 #include "store/meta.h"
@@ -35,12 +36,22 @@ enum meta_stmt {
     W_VOLUME_STATE,
     W_VOLUME_DEL,
     W_ANSWER,
+    W_SANDBOX_NETWORK,
+    W_POLICY,
+    W_POLICY_DEL,
+    W_SECRET,
+    W_SECRET_DEL,
+    W_CA,
+    W_OUTBOUND,
+    W_OUTBOUND_CURSOR,
+    W_OUTBOUND_PRUNE_AGE,
+    W_OUTBOUND_PRUNE_COUNT,
     W_COUNT,
 };
 extern const char *const meta_write_sql[W_COUNT];
 
 /* Statements of the reader; the table is in read.c. */
-enum { META_READS_MAX = 32 };
+enum { META_READS_MAX = 32, META_NET_READS_MAX = 16 };
 
 struct meta_param {
     enum { P_INT, P_TEXT, P_BLOB } type;
@@ -74,6 +85,7 @@ struct hf_meta {
     sqlite3 *wdb, *rdb;
     sqlite3_stmt *w[W_COUNT];
     sqlite3_stmt *rd[META_READS_MAX];
+    sqlite3_stmt *net_rd[META_NET_READS_MAX];
     unsigned char seed[HF_META_SEED_LEN];
 
     /* writer thread */
@@ -93,6 +105,19 @@ int meta_migrate(sqlite3 *db, struct hf_err *err) HF_MUST_USE;
 /* Fills err from the connection and returns the errno for it. */
 int meta_sql_err(sqlite3 *db, struct hf_err *err, const char *what);
 
+/* batch.c */
+struct meta_op *meta_add(struct hf_meta_batch *b, enum meta_stmt stmt);
+void meta_p_int(struct meta_op *op, int64_t v);
+void meta_p_text(struct meta_op *op, const char *s); /* copied; NULL is "" */
+void meta_p_blob(struct meta_op *op, const void *data, size_t n);
+
 /* read.c */
+/* Prepares *s at the first use and binds texts ("s") and integers ("i") in the order of fmt. NULL: -EIO. */
+sqlite3_stmt *meta_bind(struct hf_meta *m, sqlite3_stmt **s, const char *sql, const char *fmt, va_list ap);
+/* Ends a read after its last step: 1 a row, 0 none, -EIO. No read transaction stays open and holds the WAL.
+ */
+int meta_read_end(sqlite3_stmt *s, int code);
+void meta_col_text(sqlite3_stmt *s, int col, char *out, size_t n);
+char *meta_col_dup(sqlite3_stmt *s, int col) HF_MUST_USE;
 void meta_read_done(struct hf_meta *m);
 int meta_read_seed(struct hf_meta *m, struct hf_err *err) HF_MUST_USE;

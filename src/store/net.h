@@ -4,6 +4,9 @@
 
 #include "store/meta.h"
 
+/* Replaces the sandbox's network document. */
+void hf_set_sandbox_network(struct hf_meta_batch *b, const char *id, const char *network);
+
 /* A policy group: the document is canonical (egress/policy.h). */
 struct hf_policy_row {
     char tenant[HF_ROW_ID], name[HF_ROW_ID];
@@ -43,7 +46,7 @@ struct hf_ca_row {
     int64_t created_ms;
 };
 void hf_ca_row_done(struct hf_ca_row *c);
-void hf_put_ca(struct hf_meta_batch *b, const struct hf_ca_row *c);
+void hf_put_ca(struct hf_meta_batch *b, const struct hf_ca_row *c); /* the tenant has one: -EEXIST */
 int hf_get_ca(struct hf_meta *m, const char *tenant, struct hf_ca_row *ret) HF_MUST_USE;
 
 /* An outbound record: what netd wrote (egress/netd.h), as one JSON object beside the columns that are
@@ -60,8 +63,10 @@ void hf_put_outbound(struct hf_meta_batch *b, const struct hf_outbound_row *o); 
  * row. */
 void hf_set_outbound_cursor(struct hf_meta_batch *b, const char *file, int64_t offset);
 int hf_get_outbound_cursor(struct hf_meta *m, char file[HF_ROW_ID], int64_t *ret_offset) HF_MUST_USE;
-/* Newest last; sandbox_id or session_id NULL = any. */
+/* Newest last, those after after_seq; with after_seq < 0 the newest `limit`. sandbox_id or session_id NULL =
+ * any. */
 int hf_each_outbound(struct hf_meta *m, const char *tenant, const char *sandbox_id, const char *session_id,
                      int64_t after_seq, int limit, bool (*cb)(void *arg, const struct hf_outbound_row *o),
                      void *arg) HF_MUST_USE;
+/* Forgets rows from before that time, and all but about the newest keep_rows. */
 void hf_prune_outbound(struct hf_meta_batch *b, int64_t before_ms, int64_t keep_rows);

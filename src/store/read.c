@@ -106,17 +106,14 @@ void meta_read_done(struct hf_meta *m)
 {
     for (size_t i = 0; i < HF_ARRAY_LEN(m->rd); i++)
         (void)sqlite3_finalize(m->rd[i]);
+    for (size_t i = 0; i < HF_ARRAY_LEN(m->net_rd); i++)
+        (void)sqlite3_finalize(m->net_rd[i]);
 }
 
-/* Bound parameters of a read: texts as ("s"), integers as ("i"), in the order of the format. */
-static sqlite3_stmt *get(struct hf_meta *m, int which, const char *fmt, ...)
+sqlite3_stmt *meta_bind(struct hf_meta *m, sqlite3_stmt **s, const char *sql, const char *fmt, va_list ap)
 {
-    sqlite3_stmt **s = &m->rd[which];
-    if (!*s &&
-        sqlite3_prepare_v3(m->rdb, read_sql[which], -1, SQLITE_PREPARE_PERSISTENT, s, NULL) != SQLITE_OK)
+    if (!*s && sqlite3_prepare_v3(m->rdb, sql, -1, SQLITE_PREPARE_PERSISTENT, s, NULL) != SQLITE_OK)
         return NULL;
-    va_list ap;
-    va_start(ap, fmt);
     for (int i = 0; fmt[i]; i++) {
         if (fmt[i] == 's') {
             const char *text = va_arg(ap, const char *);
@@ -125,12 +122,20 @@ static sqlite3_stmt *get(struct hf_meta *m, int which, const char *fmt, ...)
             (void)sqlite3_bind_int64(*s, i + 1, va_arg(ap, int64_t));
         }
     }
-    va_end(ap);
     return *s;
 }
 
-/* A reset at once, so that no read transaction stays open and holds the WAL. */
-static int end(sqlite3_stmt *s, int code)
+/* Bound parameters of a read: texts as ("s"), integers as ("i"), in the order of the format. */
+static sqlite3_stmt *get(struct hf_meta *m, int which, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    sqlite3_stmt *s = meta_bind(m, &m->rd[which], read_sql[which], fmt, ap);
+    va_end(ap);
+    return s;
+}
+
+int meta_read_end(sqlite3_stmt *s, int code)
 {
     if (s) {
         (void)sqlite3_reset(s);
@@ -139,14 +144,14 @@ static int end(sqlite3_stmt *s, int code)
     return code == SQLITE_ROW ? 1 : code == SQLITE_DONE ? 0 : -EIO;
 }
 
-#define COL(dst, col) col_text(s, (col), (dst), sizeof(dst))
-static void col_text(sqlite3_stmt *s, int col, char *out, size_t n)
+#define COL(dst, col) meta_col_text(s, (col), (dst), sizeof(dst))
+void meta_col_text(sqlite3_stmt *s, int col, char *out, size_t n)
 {
     const char *text = (const char *)sqlite3_column_text(s, col);
     (void)snprintf(out, n, "%s", text ? text : "");
 }
 
-static char *col_dup(sqlite3_stmt *s, int col)
+char *meta_col_dup(sqlite3_stmt *s, int col)
 {
     const char *text = (const char *)sqlite3_column_text(s, col);
     return hf_xstrdup(text ? text : "");
@@ -175,10 +180,10 @@ static void fill_sandbox(sqlite3_stmt *s, struct hf_sandbox_row *r)
     COL(r->session_id, 7);
     COL(r->envd_version, 8);
     COL(r->boot_id, 9);
-    r->metadata = col_dup(s, 10);
-    r->network = col_dup(s, 11);
-    r->lifecycle = col_dup(s, 12);
-    r->mounts = col_dup(s, 13);
+    r->metadata = meta_col_dup(s, 10);
+    r->network = meta_col_dup(s, 11);
+    r->lifecycle = meta_col_dup(s, 12);
+    r->mounts = meta_col_dup(s, 13);
     int64_t *ints[] = {&r->cpu_millis, &r->memory_bytes,     &r->disk_bytes, &r->pids_max,
                        &r->timeout_s,  &r->created_ms,       &r->started_ms, &r->end_ms,
                        &r->ended_ms,   &r->deadline_boot_ms, &r->epoch};
@@ -224,7 +229,7 @@ static void fill_session(sqlite3_stmt *s, struct hf_session_row *r)
     COL(r->volume_id, 4);
     COL(r->sandbox_id, 5);
     COL(r->template_ref, 6);
-    r->metadata = col_dup(s, 7);
+    r->metadata = meta_col_dup(s, 7);
     r->epoch = sqlite3_column_int64(s, 8);
     r->created_ms = sqlite3_column_int64(s, 9);
     r->updated_ms = sqlite3_column_int64(s, 10);
@@ -253,7 +258,7 @@ static void fill_volume(sqlite3_stmt *s, struct hf_volume_row *v)
         memset((ret), 0, sizeof(*(ret))); \
         fill(s, (ret));                   \
     }                                     \
-    return end(s, code)
+    return meta_read_end(s, code)
 
 int meta_read_seed(struct hf_meta *m, struct hf_err *err)
 {
@@ -262,7 +267,7 @@ int meta_read_seed(struct hf_meta *m, struct hf_err *err)
     bool good = code == SQLITE_ROW && sqlite3_column_bytes(s, 0) == (int)sizeof(m->seed);
     if (good)
         memcpy(m->seed, sqlite3_column_blob(s, 0), sizeof(m->seed));
-    (void)end(s, code);
+    (void)meta_read_end(s, code);
     return good ? 0 : hf_err_set(err, -EIO, "the database has no node seed: %s", sqlite3_errmsg(m->rdb));
 }
 
@@ -318,7 +323,7 @@ static void fill_answer(sqlite3_stmt *s, struct hf_answer_row *a)
     if (sqlite3_column_bytes(s, 0) == (int)sizeof(a->request_hash))
         memcpy(a->request_hash, sqlite3_column_blob(s, 0), sizeof(a->request_hash));
     a->status = sqlite3_column_int(s, 1);
-    a->body = col_dup(s, 2);
+    a->body = meta_col_dup(s, 2);
     a->created_ms = sqlite3_column_int64(s, 3);
 }
 
@@ -339,7 +344,7 @@ int hf_get_answer(struct hf_meta *m, const char *tenant, const char *key, struct
         fn(arg, &row);                               \
         done(&row);                                  \
     }                                                \
-    return end(s, code) < 0 ? -EIO : 0
+    return meta_read_end(s, code) < 0 ? -EIO : 0
 #define NOTHING(row) (void)(row)
 
 int hf_each_key(struct hf_meta *m, void (*fn)(void *arg, const struct hf_key_row *k), void *arg)
@@ -381,7 +386,7 @@ int hf_each_template_name(struct hf_meta *m, const char *template_id,
     int code;
     while ((code = sqlite3_step(s)) == SQLITE_ROW)
         fn(arg, (const char *)sqlite3_column_text(s, 0), (const char *)sqlite3_column_text(s, 1));
-    return end(s, code) < 0 ? -EIO : 0;
+    return meta_read_end(s, code) < 0 ? -EIO : 0;
 }
 
 int hf_each_session(struct hf_meta *m, const char *tenant, const char *state, int64_t before_ms,

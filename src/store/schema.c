@@ -46,7 +46,28 @@ static const char schema_1[] =
     " PRIMARY KEY(tenant, key)) WITHOUT ROWID;"
     "CREATE INDEX answers_age ON answers(created_ms);";
 
-static const char *const migrations[] = {schema_1};
+/* Names of secrets and groups are unique within a tenant; a record's cursor moves in the transaction that
+ * adds its rows. */
+static const char schema_2[] =
+    "CREATE TABLE policies(tenant TEXT NOT NULL, name TEXT NOT NULL, doc TEXT NOT NULL,"
+    " version INTEGER NOT NULL, created_ms INTEGER NOT NULL, updated_ms INTEGER NOT NULL,"
+    " PRIMARY KEY(tenant, name)) WITHOUT ROWID;"
+    "CREATE TABLE secrets(id TEXT NOT NULL UNIQUE, tenant TEXT NOT NULL, name TEXT NOT NULL,"
+    " metadata TEXT NOT NULL, sealed BLOB NOT NULL, version INTEGER NOT NULL, created_ms INTEGER NOT NULL,"
+    " updated_ms INTEGER NOT NULL, PRIMARY KEY(tenant, name)) WITHOUT ROWID;"
+    "CREATE TABLE authorities(tenant TEXT PRIMARY KEY, cert TEXT NOT NULL, sealed_key BLOB NOT NULL,"
+    " created_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE TABLE outbound(seq INTEGER PRIMARY KEY AUTOINCREMENT, time_ms INTEGER NOT NULL,"
+    " tenant TEXT NOT NULL, sandbox_id TEXT NOT NULL, session_id TEXT NOT NULL, kind TEXT NOT NULL,"
+    " denied INTEGER NOT NULL, doc TEXT NOT NULL);"
+    "CREATE INDEX outbound_tenant ON outbound(tenant, seq);"
+    "CREATE INDEX outbound_sandbox ON outbound(sandbox_id, seq);"
+    "CREATE INDEX outbound_session ON outbound(session_id, seq) WHERE session_id <> '';"
+    "CREATE INDEX outbound_age ON outbound(time_ms);"
+    "CREATE TABLE outbound_cursor(one INTEGER PRIMARY KEY CHECK(one = 1), file TEXT NOT NULL,"
+    " position INTEGER NOT NULL);";
+
+static const char *const migrations[] = {schema_1, schema_2};
 
 int meta_sql_err(sqlite3 *db, struct hf_err *err, const char *what)
 {
