@@ -7,7 +7,7 @@ import { spawn } from 'node:child_process'
 import { readdirSync } from 'node:fs'
 import path from 'node:path'
 import { Daemon, ROOT } from './lib/daemon.mjs'
-import { Internet, enterHost } from './lib/internet.mjs'
+import { againInside } from './lib/internet.mjs'
 
 const [suite = 'e2e', ...names] = process.argv.slice(2)
 const here = import.meta.dirname
@@ -30,22 +30,7 @@ function nodeTest(env) {
   return new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)))
 }
 
-// Outside: makes the internet and runs this file again in its "host".
-async function outside() {
-  const internet = new Internet().make()
-  try {
-    await internet.serve()
-    const child = spawn(...enterHost(internet, process.execPath, process.argv.slice(1)), {
-      stdio: ['ignore', 'inherit', 'inherit'],
-      env: { ...process.env, ...internet.env() },
-    })
-    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
-    return await new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)))
-  } finally {
-    internet.remove()
-  }
-}
-if (!process.env.HF_NET_DIR) process.exit(await outside())
+if (!process.env.HF_NET_DIR) process.exit(await againInside())
 
 const daemon = new Daemon({ data })
 await daemon.start()

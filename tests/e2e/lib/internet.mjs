@@ -3,7 +3,7 @@
 //   <tag>-host   the machine that runs holdfast: 192.0.2.2/24, 2001:db8::2/64, default routes to the other one
 //   <tag>-net    everything else: names, origins, a metadata service, a private network, the company's resolver
 //
-// Tests run inside <tag>-host (enterHost), so the real host's interfaces, rules and sysctls are never touched.
+// Tests run inside <tag>-host (againInside), so the real host's interfaces, rules and sysctls are never touched.
 // nsenter, not `ip netns exec`: that would remount /sys and hide the cgroups.
 import { execFileSync, spawn } from 'node:child_process'
 import { mkdtempSync, rmSync, existsSync, writeFileSync } from 'node:fs'
@@ -111,8 +111,21 @@ export class Internet {
   }
 }
 
-// Arguments that run a command inside the "host".
-export const enterHost = (internet, cmd, args) => ['nsenter', [`--net=/run/netns/${internet.host}`, cmd, ...args]]
+// Makes the internet, runs this very program again in its "host", and takes it all away: the exit status.
+export async function againInside() {
+  const internet = new Internet().make()
+  try {
+    await internet.serve()
+    const child = spawn('nsenter', [`--net=/run/netns/${internet.host}`, process.execPath, ...process.argv.slice(1)], {
+      stdio: ['ignore', 'inherit', 'inherit'],
+      env: { ...process.env, ...internet.env() },
+    })
+    for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP']) process.on(signal, () => child.kill(signal))
+    return await new Promise((resolve) => child.on('exit', (code) => resolve(code ?? 1)))
+  } finally {
+    internet.remove()
+  }
+}
 
 // ---- for tests, which run inside the "host" ----
 
