@@ -245,6 +245,8 @@ void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, c
     req->expect = false;
     px->ended = req->head.length == 0;
     px->last_ms = uv_now(p->loop);
+    for (size_t i = 0; i < route->n_https_ports && pool->port != HF_PROXY_ENVD_PORT; i++)
+        px->tls = px->tls || route->https_ports[i] == pool->port;
     hf_list_add_tail(&pool->box->exchanges, &px->node);
     p->stats.requests++;
     p->stats.active++;
@@ -253,7 +255,7 @@ void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, c
         px->host = masked_host(route->mask_host, pool->port);
     else if (route->envd_socket)
         px->envd_socket = hf_xstrdup(route->envd_socket);
-    struct hf_upstream *up = hf_upstream_take(pool, !replayable(px) || req->head.length != 0);
+    struct hf_upstream *up = hf_upstream_take(pool, px->tls, !replayable(px) || req->head.length != 0);
     if (up)
         hf_px_attach(px, up);
     else

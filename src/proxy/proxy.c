@@ -1,5 +1,6 @@
 /* The proxy's life, its boxes and pools, and the sweep of timeouts. */
 #include "proxy/proxy_int.h"
+#include "wire/tls.h"
 
 #include <stdio.h>
 #include <sys/socket.h>
@@ -22,6 +23,7 @@ void hf_proxy_unref(struct hf_proxy *p)
     hf_map_done(&p->tenants);
     hf_buf_done(&p->scratch);
     hf_buf_done(&p->plain);
+    hf_tls_ctx_unref(p->tls_ctx);
     free(p->read_buf);
     free(p->domain);
     free(p);

@@ -62,6 +62,7 @@ struct hf_proxy {
     const struct hf_proxy_ops *ops;
     void *self;
     struct hf_map boxes, tenants;
+    struct hf_tls_ctx *tls_ctx; /* towards https ports; NULL until one is needed */
     struct hf_px *free_px;
     size_t free_n;
     struct hf_buf scratch; /* a head being written */
@@ -82,9 +83,12 @@ struct hf_upstream {
     struct hf_pool *pool; /* NULL after hf_proxy_drop */
     struct hf_px *px;     /* NULL while idle */
     uv_stream_t *stream;
+    struct hf_tls *tls; /* NULL = plain */
+    bool *gone;         /* set when the upstream is freed inside a callback */
     struct hf_outq out;
     uint64_t idle_since_ms;
     bool reading, closing, used; /* used: it has carried an exchange before */
+    bool shaking;                /* the TLS handshake goes on */
 };
 
 enum hf_px_mode { HF_PX_HEAD, HF_PX_LENGTH, HF_PX_CHUNKED, HF_PX_EOF, HF_PX_DONE };
@@ -111,6 +115,7 @@ struct hf_px {
     uint8_t mode; /* enum hf_px_mode */
     bool connecting, body_sent, ended, retried, expect, answered, for_head, head_pending, client_chunked;
     bool reset;             /* the upstream said something of its own accord or broke: don't reuse */
+    bool tls;               /* the port speaks TLS */
     bool write_failed;      /* the upstream takes no more of the request */
     bool unsent;            /* … and has not had a byte of it */
     struct hf_buf head_buf; /* a response head that came in pieces */
@@ -195,13 +200,13 @@ void hf_px_sweep(struct hf_px *px, uint64_t now);
 void hf_px_attach(struct hf_px *px, struct hf_upstream *up);
 
 /* ---- upstream.c ---- */
-struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool check);
+struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool tls, bool check);
 void hf_upstream_put(struct hf_upstream *up);
 void hf_upstream_close(struct hf_upstream *up);
 void hf_upstream_connect(struct hf_px *px);
 void hf_upstream_read(struct hf_upstream *up, bool on);
-/* Takes the stream out; the upstream is freed. */
-uv_stream_t *hf_upstream_release(struct hf_upstream *up);
+/* Takes the stream and its session (NULL = plain) out; the upstream is freed. */
+uv_stream_t *hf_upstream_release(struct hf_upstream *up, struct hf_tls **ret_tls);
 
 /* ---- response.c ---- */
 void hf_px_response(struct hf_px *px, const char *p, size_t n);
@@ -210,8 +215,13 @@ void hf_px_response_end(struct hf_px *px, int status);
 
 /* ---- tunnel.c ---- */
 struct hf_tunnel;
-/* tls: of the client's stream, taken; NULL = plain. */
-void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, struct hf_tls *tls,
-                     uv_stream_t *up, struct hf_str to_client, struct hf_str to_up);
+struct hf_end {
+    uv_stream_t *stream;
+    struct hf_tls *tls;  /* NULL = plain */
+    struct hf_str first; /* to be sent to it before anything else */
+};
+/* Takes both streams and their sessions. */
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, const struct hf_end *client,
+                     const struct hf_end *up);
 void hf_tunnel_cut_all(struct hf_box *box);
 void hf_tunnel_sweep(struct hf_box *box, uint64_t now, uint64_t idle_ms);

@@ -157,8 +157,9 @@ static void begin_tunnel(struct hf_px *px, const char *base, const char *rest, s
         hf_upstream_close(up);
         return;
     }
-    hf_tunnel_start(pool, p, client, tls, hf_upstream_release(up), (struct hf_str){first.p, first.n},
-                    (struct hf_str){early.p, early.n});
+    struct hf_end ends[2] = {{client, tls, {first.p, first.n}}, {NULL, NULL, {early.p, early.n}}};
+    ends[1].stream = hf_upstream_release(up, &ends[1].tls);
+    hf_tunnel_start(pool, p, &ends[0], &ends[1]);
 }
 
 /* 100 and 103 go through to clients that can read them. */

@@ -148,11 +148,11 @@ static void on_written(void *owner, int status)
     pass_end(s);
 }
 
-void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *client, struct hf_tls *tls,
-                     uv_stream_t *up, struct hf_str to_client, struct hf_str to_up)
+void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, const struct hf_end *client,
+                     const struct hf_end *up)
 {
     struct hf_tunnel *t = hf_new(struct hf_tunnel);
-    uv_stream_t *streams[2] = {client, up};
+    const struct hf_end *ends[2] = {client, up};
     t->proxy = p;
     t->box = pool->box;
     t->port = pool->port;
@@ -162,24 +162,22 @@ void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, uv_stream_t *clie
         struct side *s = &t->side[i];
         s->tunnel = t;
         s->other = &t->side[1 - i];
-        s->stream = streams[i];
+        s->stream = ends[i]->stream;
         s->stream->data = s;
+        s->tls = ends[i]->tls;
         hf_outq_init(&s->out, s->stream, on_written, s);
+        if (s->tls)
+            hf_outq_set_tls(&s->out, s->tls);
         s->reading = false;
-    }
-    if (tls) {
-        t->side[0].tls = tls;
-        hf_outq_set_tls(&t->side[0].out, tls);
     }
     hf_list_add_tail(&t->box->tunnels, &t->node);
     hf_box_count(t->box, t->port, 1);
     hf_proxy_ref(p);
     p->stats.tunnels++;
-    set_reading(&t->side[0], true);
-    set_reading(&t->side[1], true);
-    send_to(&t->side[0], to_client.p, to_client.n);
-    if (!t->closing)
-        send_to(&t->side[1], to_up.p, to_up.n);
+    for (int i = 0; i < 2; i++)
+        set_reading(&t->side[i], true);
+    for (int i = 0; i < 2 && !t->closing; i++)
+        send_to(&t->side[i], ends[i]->first.p, ends[i]->first.n);
 }
 
 void hf_tunnel_cut_all(struct hf_box *box)

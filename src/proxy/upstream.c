@@ -3,6 +3,9 @@
 #include <sys/un.h>
 
 #include "proxy/proxy_int.h"
+#include "wire/tls.h"
+
+#define MSG_NO_TLS "The sandbox is running but port does not speak TLS"
 
 static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 {
@@ -10,17 +13,65 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
     *buf = hf_proxy_read_buf(up->proxy);
 }
 
+static void ended(struct hf_upstream *up, int status)
+{
+    if (up->px)
+        hf_px_response_end(up->px, status);
+    else
+        hf_upstream_close(up);
+}
+
+/* The end of the handshake, or one more step of it. */
+static void shake(struct hf_upstream *up, int r)
+{
+    if (r == 0 && !hf_tls_ready(up->tls))
+        return;
+    if (r == 0) {
+        up->shaking = false;
+        hf_px_attach(up->px, up);
+        return;
+    }
+    up->px->connecting = false;
+    hf_px_upstream_failed(up->px, MSG_NO_TLS);
+}
+
+static void read_tls(struct hf_upstream *up, const char *p, size_t n)
+{
+    struct hf_buf *plain = &up->proxy->plain;
+    bool gone = false;
+    hf_buf_clear(plain);
+    int r = hf_outq_tls_feed(&up->out, p, n, plain);
+    if (up->shaking) {
+        shake(up, r);
+        return;
+    }
+    up->gone = &gone;
+    if (plain->n && up->px)
+        hf_px_response(up->px, plain->p, plain->n);
+    else if (plain->n)
+        hf_upstream_close(up); /* idle, and it speaks unasked */
+    if (gone)
+        return;
+    up->gone = NULL;
+    if (r && !up->closing)
+        ended(up, r == 1 ? UV_EOF : UV_ECONNRESET);
+}
+
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 {
     struct hf_upstream *up = s->data;
     if (n == 0)
         return;
-    if (!up->px)
-        hf_upstream_close(up); /* idle: closed by the peer, or it speaks unasked */
-    else if (n > 0)
-        hf_px_response(up->px, buf->base, (size_t)n);
+    if (up->shaking && n < 0)
+        shake(up, (int)n);
+    else if (up->tls && n > 0)
+        read_tls(up, buf->base, (size_t)n);
+    else if (n < 0)
+        ended(up, up->tls ? UV_ECONNRESET : (int)n); /* without close_notify it is a cut */
+    else if (!up->px)
+        hf_upstream_close(up); /* idle, and it speaks unasked */
     else
-        hf_px_response_end(up->px, (int)n);
+        hf_px_response(up->px, buf->base, (size_t)n);
 }
 
 void hf_upstream_read(struct hf_upstream *up, bool on)
@@ -38,8 +89,12 @@ static void on_written(void *owner, int status)
 {
     struct hf_upstream *up = owner;
     struct hf_px *px = up->px;
-    if (up->closing || !px)
+    if (up->closing || !px || (up->shaking && status == 0))
         return;
+    if (up->shaking) {
+        shake(up, status);
+        return;
+    }
     if (status < 0) {
         px->write_failed = px->reset = true; /* as in after_send of exchange.c */
         hf_req_resume(px->req);
@@ -55,6 +110,7 @@ static void on_closed(uv_handle_t *h)
     struct hf_upstream *up = h->data;
     struct hf_proxy *p = up->proxy;
     hf_outq_done(&up->out);
+    hf_tls_free(up->tls);
     free(h);
     free(up);
     hf_proxy_unref(p);
@@ -96,12 +152,15 @@ static struct hf_upstream *upstream_new(struct hf_pool *pool, struct hf_proxy *p
     return up;
 }
 
-uv_stream_t *hf_upstream_release(struct hf_upstream *up)
+uv_stream_t *hf_upstream_release(struct hf_upstream *up, struct hf_tls **ret_tls)
 {
     struct hf_proxy *p = up->proxy;
     uv_stream_t *s = up->stream;
     hf_upstream_read(up, false);
     s->data = NULL;
+    *ret_tls = up->tls;
+    if (up->gone)
+        *up->gone = true;
     hf_outq_done(&up->out);
     free(up);
     hf_proxy_unref(p);
@@ -120,12 +179,12 @@ static bool is_dead(struct hf_upstream *up)
     return recv(fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) >= 0 || errno != EAGAIN;
 }
 
-struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool check)
+struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool tls, bool check)
 {
     while (!hf_list_empty(&pool->idle)) {
         struct hf_upstream *up = hf_list_entry(pool->idle.next, struct hf_upstream, node);
         leave_idle(up);
-        if (!check || !is_dead(up))
+        if (!up->tls == !tls && (!check || !is_dead(up)))
             return up;
         hf_upstream_close(up);
     }
@@ -160,6 +219,25 @@ void hf_upstream_put(struct hf_upstream *up)
 
 /* ---- connecting ---- */
 
+/* The sandbox's certificate is its own affair: the path to it is the host's, not a network. */
+static int begin_tls(struct hf_px *px, struct hf_upstream *up)
+{
+    struct hf_proxy *p = px->proxy;
+    int r = p->tls_ctx ? 0 : hf_tls_client_ctx(NULL, false, HF_ALPN_HTTP1, &p->tls_ctx, NULL);
+    if (r < 0)
+        return r;
+    up->tls = hf_tls_connect(p->tls_ctx, "127.0.0.1", 0);
+    hf_outq_set_tls(&up->out, up->tls);
+    up->shaking = true;
+    up->px = px;
+    px->up = up;
+    r = hf_tls_start(up->tls, &up->out.raw);
+    r = r < 0 ? r : hf_outq_flush(&up->out);
+    if (r == 0)
+        hf_upstream_read(up, true);
+    return r;
+}
+
 static void on_dialed(void *arg, int fd)
 {
     struct hf_dial *d = arg;
@@ -190,7 +268,10 @@ static void on_dialed(void *arg, int fd)
     } else {
         if (is_tcp)
             (void)uv_tcp_nodelay((uv_tcp_t *)up->stream, 1);
-        hf_px_attach(px, up);
+        if (!px->tls)
+            hf_px_attach(px, up);
+        else if (begin_tls(px, up) < 0)
+            hf_px_upstream_failed(px, "");
     }
     hf_proxy_unref(p);
 }

@@ -84,6 +84,7 @@ int hf_http_server_adopt(struct hf_http_server *s, uv_stream_t *stream, struct h
 /* Closes, with a reset, the connections for which match(conn_data) is true. */
 void hf_http_server_cut(struct hf_http_server *s, bool (*match)(void *conn_data, void *arg), void *arg);
 uint16_t hf_http_server_port(const struct hf_http_server *s);
+uint16_t hf_http_server_tls_port(const struct hf_http_server *s); /* of the first TLS listener; 0 = none */
 /* Stops accepting; open exchanges go on. */
 void hf_http_server_stop(struct hf_http_server *s);
 /* Closes everything; on_closed runs once all handles are gone, then the server is freed. */

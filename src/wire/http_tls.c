@@ -1,4 +1,6 @@
 /* What the server needs for TLS, and connections that somebody else accepted. */
+#include <netinet/in.h>
+
 #include "base/log.h"
 #include "wire/http_int.h"
 #include "wire/tls.h"
@@ -81,6 +83,21 @@ int hf_http_server_listen_tls(struct hf_http_server *s, const char *host, uint16
     if (err)
         *err = e;
     return e.r;
+}
+
+uint16_t hf_http_server_tls_port(const struct hf_http_server *s)
+{
+    struct sockaddr_storage a = {0};
+    int len = sizeof(a);
+    hf_list_foreach(it, &s->listeners)
+    {
+        const struct hf_listener *l = hf_list_entry(it, struct hf_listener, node);
+        if (!l->tls || uv_tcp_getsockname(&l->u.tcp, (struct sockaddr *)&a, &len) < 0)
+            continue;
+        return ntohs(a.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&a)->sin6_port
+                                             : ((struct sockaddr_in *)&a)->sin_port);
+    }
+    return 0;
 }
 
 void hf_http_server_set_tls(struct hf_http_server *s, struct hf_tls_ctx *ctx)
