@@ -6,15 +6,21 @@
  *   allow_out              [text]    IP, CIDR, domain, "*.domain" (the apex is not included)
  *   deny_out               [text]    IP or CIDR
  *   rules                  [object]  see struct hf_rule; E2B's {"host":[{"transform":{"headers":{…}}}]} is
- * taken and converted (transform rules do not open a host by themselves: opens=false) egress_proxy null or
- * {"address":"host:port","type":"socks5"|"http","username":…,"password":…} mask_request_host      text, "" =
- * none https_ports            [number] policies               [text]    names of policy groups that were
- * merged in
+ *                                    taken and converted (transform rules do not open a host: opens=false)
+ *   egress_proxy           null or {"address":"host:port","type":"socks5"|"http","username","password"}
+ *   mask_request_host      text, "" = none
+ *   https_ports            [number]
+ *   policies               [text]    names of policy groups that were merged in
+ *   token_version          number    of the traffic token; the control plane counts it up
  *
  * Order, first match wins: never (link-local, metadata, loopback, reserved: no entry opens them) > allow_out
  * > private ranges are denied > deny_out > default. A prefix in allow_out opens private addresses only where
  * the prefix itself lies in a private range. A name in allow_out opens TCP to the addresses that holdfast's
- * own resolver answered for it, through the L7 listener that checks SNI or Host. */
+ * own resolver answered for it, through the L7 listener that checks SNI or Host.
+ *
+ * Rules come before that order where they speak of a request's host, scheme and port: the first that matches
+ * decides; when none matches and one of them allows, the request is denied ("no-rule"); when all of them only
+ * deny, the order above goes on. A rule that allows opens its host (reason "rule") unless opens is false. */
 #pragma once
 
 #include <jansson.h>
@@ -31,7 +37,7 @@
 #define HF_POLICY_HEADER_VALUE_MAX 2048u
 #define HF_POLICY_PORTS_MAX 8u   /* custom ports per rule */
 #define HF_POLICY_GROUPS_MAX 16u /* policy groups bound to one sandbox */
-#define HF_POLICY_NAME_MAX 64u   /* of a group: [a-z0-9][a-z0-9-_]{0,63} */
+#define HF_POLICY_NAME_MAX 64u   /* of a group, with NUL: [a-z0-9][a-z0-9-_]{0,62} */
 
 enum hf_audit { HF_AUDIT_NONE, HF_AUDIT_METADATA, HF_AUDIT_FULL };
 
@@ -41,7 +47,7 @@ struct hf_inject {
     char *secret; /* the name that ${SECRET} stands for; "" when the format names its own */
 };
 
-/* {"name","host","scheme":"https"|"http","ports":[…],"methods":[…],"path":"/v1/*","action":"allow"|"deny",
+/* {"name","host","scheme":"https"|"http","ports":[…],"methods":[…],"path":"/v1/…","action":"allow"|"deny",
  *  "audit":"none"|"metadata"|"full","inject":[{"header","secret","format"}],"opens":bool,"plain_http":bool}
  * Conditions are ANDed; an absent one matches everything. "sni" is taken as another word for host. A rule
  * that injects is https only. path: exact, or a prefix that ends with '*'; matched on the path as the origin
@@ -54,7 +60,8 @@ struct hf_rule {
     uint16_t ports[HF_POLICY_PORTS_MAX]; /* none: 80 for http and 443 for https */
     size_t n_methods;
     char **methods;
-    char *path; /* "" = any */
+    char *path;       /* "" = any; unreserved characters decoded */
+    char *path_loose; /* the same, everything decoded: see policy_int.h */
     bool deny;
     bool opens; /* an allow rule opens its host; a converted transform does not */
     enum hf_audit audit;
@@ -137,6 +144,8 @@ struct hf_judge_req {
     uint16_t port;
     struct hf_str method, path; /* path with query; .p NULL = not known yet (only the host is judged: the
                                    result is allow if some request could be allowed) */
+    bool learned; /* addr is what holdfast's own resolver answered for host (hf_netd_learned): private
+                     answers have passed its check, so a private addr is open to an opened name */
 };
 /* Some rule speaks of this host on this port: the connection has to be intercepted. */
 bool hf_policy_intercepts(const struct hf_policy *p, const char *scheme, const char *host, uint16_t port);
