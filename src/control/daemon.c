@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "control/api.h"
+#include "control/front.h"
 #include "control/ingress.h"
 #include "control/template.h"
 #include "proxy/proxy.h"
@@ -34,7 +35,8 @@ struct daemon {
     struct hf_api *api;
     struct hf_proxy *proxy;
     struct hf_http_server *server;
-    uv_signal_t signals[2];
+    struct hf_front *front;
+    uv_signal_t signals[2], hangup;
     uv_timer_t settle;
     uint64_t settle_end_ms;
     bool have_handles, stopping, abandoned;
@@ -129,8 +131,8 @@ static int check_bind(const struct hf_config *cfg, struct hf_err *err)
         return 0;
     return hf_err_set(
         err, -EPERM,
-        "refusing to listen on %s: keys and data would cross the network without TLS. Listen on "
-        "127.0.0.1 behind a TLS proxy, or say --insecure-listen",
+        "refusing to listen on %s: without TLS keys and data would cross the network in clear. Speak HTTPS "
+        "with --tls-listen (see `holdfast cert init`), or say --insecure-listen",
         cfg->listen_host);
 }
 
@@ -217,6 +219,7 @@ static int open_parts(struct daemon *d, struct hf_err *err)
 static void close_handles(struct daemon *d)
 {
     uv_close((uv_handle_t *)&d->settle, NULL);
+    uv_close((uv_handle_t *)&d->hangup, NULL);
     for (size_t i = 0; i < HF_ARRAY_LEN(d->signals); i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     d->have_handles = false;
@@ -307,6 +310,7 @@ static void begin_stop(struct daemon *d)
     if (d->stopping)
         return;
     d->stopping = true;
+    hf_front_close(hf_take_ptr(d->front));
     if (d->server)
         hf_http_server_stop(d->server);
     d->settle_end_ms = uv_now(&d->loop) + SETTLE_MS;
@@ -319,17 +323,42 @@ static void on_signal(uv_signal_t *s, int signum)
     begin_stop(s->data);
 }
 
+static void on_hangup(uv_signal_t *s, int signum)
+{
+    hf_front_reload(((struct daemon *)s->data)->front);
+}
+
 /* ---- the beginning ---- */
 
 static void set_domain(struct daemon *d)
 {
     const char *domain = d->cfg->domain;
-    uint16_t port = hf_http_server_port(d->server);
+    uint16_t port = hf_http_server_tls_port(d->server);
+    /* SDKs reach sandboxes by https wherever there is a domain of its own. */
+    d->control->https = port != 0;
+    if (!port)
+        port = hf_http_server_port(d->server);
     bool plain = strchr(domain, ':') || port == 80 || port == 443;
     if (plain)
         (void)snprintf(d->control->domain, sizeof(d->control->domain), "%s", domain);
     else
         (void)snprintf(d->control->domain, sizeof(d->control->domain), "%s:%u", domain, port);
+}
+
+static char *url_of(const char *scheme, const char *host, uint16_t port)
+{
+    bool v6 = strchr(host, ':') != NULL;
+    return hf_xasprintf("%s://%s%s%s:%u", scheme, v6 ? "[" : "", host, v6 ? "]" : "", port);
+}
+
+static void log_listening(const struct daemon *d)
+{
+    hf_auto_free char *plain = url_of("http", d->cfg->listen_host, hf_http_server_port(d->server));
+    hf_auto_free char *tls =
+        d->front ? url_of(" https_url=https", d->cfg->tls_host, hf_http_server_tls_port(d->server))
+                 : hf_xstrdup("");
+    hf_log_info("listening", "url=%s%s data=%s version=%s", plain, tls, hf_log_quote(d->cfg->data_dir),
+                HOLDFAST_VERSION);
 }
 
 static void on_ready(void *arg, const struct hf_err *err)
@@ -350,15 +379,13 @@ static void on_ready(void *arg, const struct hf_err *err)
     hf_api_add_all(d->api);
     hf_template_recover(d->control);
     hf_control_set_warm(d->control);
-    if (hf_http_server_listen_tcp(d->server, d->cfg->listen_host, d->cfg->listen_port, &d->err) < 0) {
+    if (hf_http_server_listen_tcp(d->server, d->cfg->listen_host, d->cfg->listen_port, &d->err) < 0 ||
+        hf_front_open(&d->loop, d->cfg, d->server, &d->front, &d->err) < 0) {
         begin_stop(d);
         return;
     }
     set_domain(d);
-    bool v6 = strchr(d->cfg->listen_host, ':') != NULL;
-    hf_log_info("listening", "url=http://%s%s%s:%u data=%s version=%s", v6 ? "[" : "", d->cfg->listen_host,
-                v6 ? "]" : "", hf_http_server_port(d->server), hf_log_quote(d->cfg->data_dir),
-                HOLDFAST_VERSION);
+    log_listening(d);
 }
 
 static int run_loop(struct daemon *d, struct hf_err *err)
@@ -374,6 +401,9 @@ static int run_loop(struct daemon *d, struct hf_err *err)
         d->signals[i].data = d;
         (void)uv_signal_start(&d->signals[i], on_signal, signums[i]);
     }
+    (void)uv_signal_init(&d->loop, &d->hangup);
+    d->hangup.data = d;
+    (void)uv_signal_start(&d->hangup, on_hangup, SIGHUP);
     d->have_handles = true;
     r = open_parts(d, &d->err);
     if (r == 0)
