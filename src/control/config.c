@@ -6,6 +6,7 @@
 #include <limits.h>
 #include <stdio.h>
 
+#include "base/addr.h"
 #include "base/id.h"
 #include "base/path.h"
 #include "base/text.h"
@@ -13,7 +14,10 @@
 
 #define DATA_DEFAULT "/var/lib/holdfast"
 
-enum kind { TEXT, PATH, LISTEN, TLS_LISTEN, BOOL, U32, SIZE, SECONDS, LEVEL };
+enum kind { TEXT, PATH, LISTEN, TLS_LISTEN, BOOL, U32, SIZE, SECONDS, LEVEL, CHOICE, CIDR, SERVERS, ZONES };
+
+/* Words of settings of kind CHOICE, in the order of their enum; setting.max tells which. */
+static const char *const choices[][4] = {{"auto", "off", "required", NULL}, {"auto", "on", "off", NULL}};
 
 static const struct setting {
     const char *name;
@@ -46,6 +50,17 @@ static const struct setting {
     {"max_connections_per_sandbox", U32, AT(max_connections_per_sandbox), 1, 1000000},
     {"max_connections_per_tenant", U32, AT(max_connections_per_tenant), 1, 1000000},
     {"max_sandboxes", U32, AT(max_sandboxes), 1, 1000000},
+    {"network", CHOICE, AT(network), 0, 0},
+    {"network_ipv6", CHOICE, AT(network_ipv6), 0, 1},
+    {"network_subnet4", CIDR, AT(network_subnet4), 0, 4},
+    {"network_subnet6", CIDR, AT(network_subnet6), 0, 6},
+    {"network_uplink4", CIDR, AT(network_uplink4), 0, 4},
+    {"network_uplink6", CIDR, AT(network_uplink6), 0, 6},
+    {"dns_upstreams", SERVERS, AT(dns_upstreams), 0, 0},
+    {"dns_zones", ZONES, AT(dns_zones), 0, 0},
+    {"netd_path", PATH, AT(netd_path), 0, 0},
+    {"egress_ca_file", PATH, AT(egress_ca_file), 0, 0},
+    {"outbound_keep", SECONDS, AT(outbound_keep), 60, HF_CONFIG_TIMEOUT_MAX},
     {"log_level", LEVEL, AT(log_level), 0, 0},
 #undef AT
 };
@@ -71,6 +86,7 @@ void hf_config_defaults(struct hf_config *c)
         .max_connections_per_sandbox = 1024,
         .max_connections_per_tenant = 4096,
         .max_sandboxes = 1000,
+        .outbound_keep = 7u * 24u * 3600u,
         .log_level = HF_LOG_INFO,
     };
     c->data_dir = hf_xstrdup(DATA_DEFAULT);
@@ -84,6 +100,10 @@ void hf_config_defaults(struct hf_config *c)
     c->cgroup_root = hf_xstrdup("/sys/fs/cgroup");
     c->shim_path = hf_xstrdup("");
     c->envd_path = hf_xstrdup("");
+    char **empty[] = {&c->network_subnet4, &c->network_subnet6, &c->network_uplink4, &c->network_uplink6,
+                      &c->dns_upstreams,   &c->dns_zones,       &c->netd_path,       &c->egress_ca_file};
+    for (size_t i = 0; i < HF_ARRAY_LEN(empty); i++)
+        *empty[i] = hf_xstrdup("");
 }
 
 void hf_config_done(struct hf_config *c)
@@ -99,6 +119,14 @@ void hf_config_done(struct hf_config *c)
     free(c->cgroup_root);
     free(c->shim_path);
     free(c->envd_path);
+    free(c->network_subnet4);
+    free(c->network_subnet6);
+    free(c->network_uplink4);
+    free(c->network_uplink6);
+    free(c->dns_upstreams);
+    free(c->dns_zones);
+    free(c->netd_path);
+    free(c->egress_ca_file);
     *c = (struct hf_config){0};
 }
 
@@ -202,6 +230,37 @@ static int set_text(struct hf_config *c, const struct setting *s, const char *va
     return 0;
 }
 
+static int set_choice(struct hf_config *c, const struct setting *s, const char *value, struct hf_err *err)
+{
+    const char *const *words = choices[s->max];
+    for (int i = 0; words[i]; i++) {
+        if (strcmp(words[i], value) == 0) {
+            *(int *)member(c, s) = i;
+            return 0;
+        }
+    }
+    return hf_err_set(err, -EINVAL, "%s: '%s' is not %s, %s or %s", s->name, value, words[0], words[1],
+                      words[2]);
+}
+
+/* Text with a form of its own; "" takes it back to the default. */
+static int set_formed(struct hf_config *c, const struct setting *s, const char *value, struct hf_err *err)
+{
+    struct hf_cidr cidr;
+    struct hf_config_zone zone;
+    int r = 0;
+    if (*value && s->kind == CIDR) {
+        if (hf_cidr_parse(hf_str_c(value), &cidr) < 0 || cidr.addr.family != s->max)
+            return hf_err_set(err, -EINVAL, "%s: '%s' is not an IPv%d prefix, as in %s", s->name, value,
+                              (int)s->max, s->max == 4 ? "10.117.0.0/16" : "fd00:1:2:3::/64");
+    } else if (*value && s->kind == SERVERS) {
+        r = hf_config_parse_servers(value, &zone, err);
+    } else if (*value) {
+        r = hf_config_each_zone(value, NULL, NULL, err);
+    }
+    return r < 0 ? hf_err_wrap(err, "%s", s->name) : set_text(c, s, value, err);
+}
+
 int hf_config_set(struct hf_config *c, const char *name, const char *value, struct hf_err *err)
 {
     const struct setting *s = find_setting(name);
@@ -225,6 +284,12 @@ int hf_config_set(struct hf_config *c, const char *name, const char *value, stru
         if (hf_log_level_parse(value, member(c, s)) < 0)
             return hf_err_set(err, -EINVAL, "log_level: '%s' is not debug, info, warn or error", value);
         return 0;
+    case CHOICE:
+        return set_choice(c, s, value, err);
+    case CIDR:
+    case SERVERS:
+    case ZONES:
+        return set_formed(c, s, value, err);
     case TEXT:
     case PATH:
         break;
@@ -347,10 +412,10 @@ static bool domain_ok(const char *s)
 
 int hf_config_check(struct hf_config *c, struct hf_err *err)
 {
-    char **paths[] = {&c->data_dir,  &c->run_dir,  &c->cgroup_root, &c->shim_path,
-                      &c->envd_path, &c->tls_cert, &c->tls_key};
-    static const char *const names[] = {"data",      "run_dir",  "cgroup_root", "shim_path",
-                                        "envd_path", "tls_cert", "tls_key"};
+    char **paths[] = {&c->data_dir, &c->run_dir, &c->cgroup_root, &c->shim_path,     &c->envd_path,
+                      &c->tls_cert, &c->tls_key, &c->netd_path,   &c->egress_ca_file};
+    static const char *const names[] = {"data",     "run_dir", "cgroup_root", "shim_path",     "envd_path",
+                                        "tls_cert", "tls_key", "netd_path",   "egress_ca_file"};
     for (size_t i = 0; i < HF_ARRAY_LEN(paths); i++) {
         int r = make_absolute(paths[i], names[i], err);
         if (r < 0)

@@ -18,6 +18,9 @@
 #define HF_CONFIG_TIMEOUT_MAX (10ull * 365u * 24u * 3600u) /* seconds; no built-in cap below ten years */
 #define HF_CONFIG_WARM_MAX 1024u                           /* prepared boxes */
 
+enum hf_network_mode { HF_NETWORK_AUTO, HF_NETWORK_OFF, HF_NETWORK_REQUIRED };
+enum hf_network_ipv6 { HF_IPV6_AUTO, HF_IPV6_ON, HF_IPV6_OFF };
+
 struct hf_config {
     char *data_dir; /* absolute; --data, HOLDFAST_DATA, "data"; default /var/lib/holdfast */
     char *run_dir; /* absolute; "" = /run/holdfast/<first 8 hex of SHA-256 of data_dir>, see hf_config_run_dir
@@ -50,6 +53,19 @@ struct hf_config {
     uint32_t max_connections_per_tenant;  /* … default 4096; beyond: 429 */
     uint32_t max_sandboxes;               /* running sandboxes per tenant; default 1000; beyond: 429 */
 
+    /* Network of sandboxes (control/net.h). */
+    int network;           /* enum hf_network_mode; default auto: where the host can, else loopback only */
+    int network_ipv6;      /* enum hf_network_ipv6; default auto: where the host has it */
+    char *network_subnet4; /* "" = defaults of engine/net/net.h; … */
+    char *network_subnet6;
+    char *network_uplink4;
+    char *network_uplink6;
+    char *dns_upstreams;    /* "192.0.2.53,[2001:db8::53]:5353"; "" = the host's resolv.conf */
+    char *dns_zones;        /* "corp.test=10.0.0.53,10.0.0.54 private; other.test=192.0.2.53" */
+    char *netd_path;        /* absolute; "" = beside the running binary */
+    char *egress_ca_file;   /* PEM bundle to verify upstreams with; "" = the system's */
+    uint64_t outbound_keep; /* seconds that outbound records are kept; default 7 days */
+
     enum hf_log_level log_level; /* default info */
 };
 
@@ -60,7 +76,9 @@ void hf_config_done(struct hf_config *c); /* frees the strings; the struct may b
  * "warm_template", "pool_bytes", "run_dir", "cgroup_root", "shim_path", "envd_path", "max_timeout",
  * "default_cpu_millis", "default_memory", "default_disk", "default_volume", "default_pids", "template_max",
  * "max_sandboxes", "log_level", "tls_listen", "tls_cert", "tls_key", "max_connections_per_sandbox",
- * "max_connections_per_tenant"). Sizes accept a suffix (K M G T, binary), times s m h d.
+ * "max_connections_per_tenant", "network", "network_ipv6", "network_subnet4", "network_subnet6",
+ * "network_uplink4", "network_uplink6", "dns_upstreams", "dns_zones", "netd_path", "egress_ca_file",
+ * "outbound_keep"). Sizes accept a suffix (K M G T, binary), times s m h d.
  * -ENOENT for an unknown name, -EINVAL for a bad value; err says what would be right. */
 int hf_config_set(struct hf_config *c, const char *name, const char *value, struct hf_err *err) HF_MUST_USE;
 /* Reads toml_path (NULL: DATA/holdfast.toml and /etc/holdfast/holdfast.toml, whichever exists first; a
@@ -70,3 +88,19 @@ int hf_config_load(struct hf_config *c, const char *toml_path, struct hf_err *er
 int hf_config_check(struct hf_config *c, struct hf_err *err) HF_MUST_USE;
 /* The directory for run-time state; malloc'ed. */
 char *hf_config_run_dir(const struct hf_config *c) HF_MUST_USE;
+
+/* ---- what the DNS settings say (config_dns.c) ---- */
+
+#define HF_CONFIG_DNS_SERVERS_MAX 8u
+#define HF_CONFIG_DNS_ZONES_MAX 64u
+struct hf_config_zone {
+    char zone[254];  /* "" = everything else */
+    bool is_private; /* its names may have private addresses */
+    size_t n;
+    char servers[HF_CONFIG_DNS_SERVERS_MAX][64]; /* "addr", "addr:port" or "[v6]:port" */
+};
+/* Servers separated by commas. */
+int hf_config_parse_servers(const char *text, struct hf_config_zone *ret, struct hf_err *err) HF_MUST_USE;
+/* cb for each zone of "zone=server,server [private]; …"; cb may be NULL to check only. */
+int hf_config_each_zone(const char *text, void (*cb)(void *arg, const struct hf_config_zone *z), void *arg,
+                        struct hf_err *err) HF_MUST_USE;

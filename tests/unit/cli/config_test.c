@@ -251,6 +251,67 @@ static void for_people(void **state)
     assert_null(hf_nearest("", words));
 }
 
+static void take_zone(void *arg, const struct hf_config_zone *z)
+{
+    struct hf_config_zone *at = arg;
+    at[z->zone[0] == 'c' ? 0 : 1] = *z;
+}
+
+static void network_settings(void **state)
+{
+    (void)state;
+    struct hf_config c;
+    struct hf_err err = {0};
+    hf_config_defaults(&c);
+    assert_int_equal(c.network, HF_NETWORK_AUTO);
+    assert_int_equal(c.outbound_keep, 7 * 24 * 3600);
+    static const char *const good[][2] = {{"network", "required"},
+                                          {"network_ipv6", "off"},
+                                          {"network_subnet4", "10.9.0.0/16"},
+                                          {"network_uplink6", "fd00:1::/56"},
+                                          {"network_uplink6", ""},
+                                          {"dns_upstreams", "192.0.2.53, [2001:db8::53]:5353,2001:db8::1"},
+                                          {"dns_zones", "corp.test=10.0.0.53,10.0.0.54:54 private; "
+                                                        "other.test = 192.0.2.53;"},
+                                          {"outbound_keep", "1d"}};
+    static const char *const bad[][2] = {{"network", "maybe"},
+                                         {"network_ipv6", "required"},
+                                         {"network_subnet4", "fd00::/64"},
+                                         {"network_subnet4", "10.9"},
+                                         {"network_uplink6", "10.0.0.0/8"},
+                                         {"dns_upstreams", "dns.test"},
+                                         {"dns_upstreams", "1.2.3.4,"},
+                                         {"dns_upstreams", "1.2.3.4:0"},
+                                         {"dns_upstreams", "[1.2.3.4]:5"},
+                                         {"dns_zones", "corp.test"},
+                                         {"dns_zones", "corp.test="},
+                                         {"dns_zones", "Corp.test=10.0.0.1"},
+                                         {"dns_zones", ".test=10.0.0.1"},
+                                         {"dns_zones", "a.test=10.0.0.1 secret"},
+                                         {"outbound_keep", "1s"}};
+    for (size_t i = 0; i < HF_ARRAY_LEN(good); i++)
+        if (hf_config_set(&c, good[i][0], good[i][1], &err) < 0)
+            fail_msg("%s=%s: %s", good[i][0], good[i][1], err.msg);
+    assert_int_equal(c.network, HF_NETWORK_REQUIRED);
+    assert_int_equal(c.network_ipv6, HF_IPV6_OFF);
+    assert_string_equal(c.network_uplink6, "");
+    for (size_t i = 0; i < HF_ARRAY_LEN(bad); i++) {
+        err = (struct hf_err){0};
+        if (hf_config_set(&c, bad[i][0], bad[i][1], &err) != -EINVAL)
+            fail_msg("%s=%s was taken", bad[i][0], bad[i][1]);
+        assert_non_null(strstr(err.msg, bad[i][0])); /* the message names the setting */
+    }
+    struct hf_config_zone z[2] = {0};
+    assert_int_equal(hf_config_each_zone(c.dns_zones, take_zone, z, &err), 0);
+    assert_string_equal(z[0].zone, "corp.test");
+    assert_true(z[0].is_private);
+    assert_int_equal(z[0].n, 2);
+    assert_string_equal(z[0].servers[1], "10.0.0.54:54");
+    assert_string_equal(z[1].zone, "other.test");
+    assert_false(z[1].is_private);
+    hf_config_done(&c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -263,6 +324,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(listen_addresses, setup, teardown),
         cmocka_unit_test_setup_teardown(paths_are_absolute, setup, teardown),
         cmocka_unit_test_setup_teardown(run_dir, setup, teardown),
+        cmocka_unit_test_setup_teardown(network_settings, setup, teardown),
         cmocka_unit_test(sizes_and_times),
         cmocka_unit_test(for_people),
     };
