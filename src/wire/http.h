@@ -25,6 +25,7 @@
 #define HF_HTTP_HEADERS_MAX 128u          /* header lines */
 #define HF_HTTP_TARGET_MAX 16384u         /* bytes of the request target */
 #define HF_HTTP_HEAD_TIMEOUT_MS 10000u    /* from the first byte of a head to its end (slow-loris) */
+#define HF_HTTP_FRESH_TIMEOUT_MS 60000u   /* connection that has not made a request yet */
 #define HF_HTTP_IDLE_TIMEOUT_MS 620000u   /* keep-alive connection without a request */
 #define HF_HTTP_BODY_IDLE_MS 620000u      /* no byte of an unfinished request body */
 #define HF_HTTP_WRITE_HIGH (256u * 1024u) /* queued response bytes above which hf_res_write returns 1 */

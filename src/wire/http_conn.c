@@ -83,6 +83,7 @@ struct hf_conn *hf_conn_new(struct hf_http_server *s, uv_stream_t *stream, int t
     c->stream = stream;
     c->tag = tag;
     c->is_tcp = is_tcp;
+    c->fresh = true;
     c->in.max = HF_HTTP_PIPELINE_MAX + 2 * HF_HTTP_READ_SIZE;
     hf_outq_init(&c->out, stream, on_written, c);
     c->last_ms = uv_now(s->loop);
@@ -302,6 +303,7 @@ static size_t feed_body(struct hf_conn *c, struct hf_req *r, const char *p, size
     if (e == HPE_PAUSED || e == HPE_PAUSED_UPGRADE) {
         used = (size_t)(llhttp_get_error_pos(&r->parser) - p);
         llhttp_resume(&r->parser);
+        c->fresh = false;
         e = HPE_OK;
     }
     r->wire_n += used;
@@ -580,7 +582,8 @@ void hf_conn_sweep(struct hf_conn *c, uint64_t now)
     hf_conn_enter(c);
     if (!c->reading && peer_gone(c))
         hf_conn_close(c, false);
-    else if (c->phase == HF_CONN_IDLE && now - c->last_ms > s->idle_ms)
+    else if (c->phase == HF_CONN_IDLE &&
+             now - c->last_ms > (c->fresh ? HF_MIN(s->idle_ms, HF_HTTP_FRESH_TIMEOUT_MS) : s->idle_ms))
         hf_conn_close(c, false);
     else if (c->phase == HF_CONN_SHAKE && now - c->head_ms > s->shake_ms)
         hf_conn_close(c, false);

@@ -110,6 +110,7 @@ struct hf_conn {
     uint8_t phase; /* enum hf_conn_phase */
     bool is_tcp, closing, reading;
     bool orphan;   /* hijacked: free it when depth is 0 */
+    bool fresh;    /* it has not made a request yet */
     bool early;    /* in holds what the socket said before it was adopted */
     uint8_t depth; /* > 0 while callbacks of the handler may be running */
 };

@@ -101,29 +101,41 @@ static void close_extra(uv_handle_t *h)
     hf_server_handle_closed(s);
 }
 
-static bool drop_first(struct hf_list *list, enum hf_conn_phase phase)
+enum victim { STRANGER, IDLE, SHAKING };
+
+static bool fits(const struct hf_conn *c, enum victim v)
+{
+    bool quiet = c->phase == HF_CONN_IDLE || c->phase == HF_CONN_HEAD;
+    return v == STRANGER ? c->fresh && quiet : c->phase == (v == IDLE ? HF_CONN_IDLE : HF_CONN_SHAKE);
+}
+
+/* Those that were looked at in vain go to the end, so that long streams in front do not hide the others. */
+static bool drop_first(struct hf_list *list, enum victim v)
 {
     size_t looked = 0;
-    hf_list_foreach(it, list)
+    hf_list_foreach_safe(it, list)
     {
         struct hf_conn *c = hf_list_entry(it, struct hf_conn, node);
+        if (!c->closing && fits(c, v)) {
+            hf_conn_close(c, false);
+            return true;
+        }
         if (looked++ == MAKE_ROOM_LOOKS)
             return false;
-        if (c->closing || c->phase != phase)
-            continue;
-        hf_conn_close(c, false);
-        return true;
+        hf_list_del(&c->node);
+        hf_list_add_tail(list, &c->node);
     }
     return false;
 }
 
-/* Gives up the oldest unfinished handshake when there are more of them than honest clients have, else the
- * connection that has been idle longest, if one is near the front of the list. */
+/* Half-open connections must not keep others out: unfinished handshakes go first when there are more of them
+ * than honest clients have, then those that have not made a request yet, then idle ones; the oldest of each
+ * before the others. */
 static bool make_room(struct hf_http_server *s)
 {
-    if (s->shaking_n > s->conns_max / HF_HTTP_SHAKING_SHARE && drop_first(&s->shaking, HF_CONN_SHAKE))
+    if (s->shaking_n > s->conns_max / HF_HTTP_SHAKING_SHARE && drop_first(&s->shaking, SHAKING))
         return true;
-    return drop_first(&s->conns, HF_CONN_IDLE) || drop_first(&s->shaking, HF_CONN_SHAKE);
+    return drop_first(&s->conns, STRANGER) || drop_first(&s->conns, IDLE) || drop_first(&s->shaking, SHAKING);
 }
 
 struct hf_conn *hf_server_open(struct hf_http_server *s, uv_stream_t *stream, int tag, bool is_tcp)

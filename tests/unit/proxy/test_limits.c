@@ -1,6 +1,8 @@
 /* How many exchanges and tunnels a sandbox and a tenant may have, and which idle streams live. */
 #include "rig.h"
 
+#include <sys/resource.h>
+
 #define OK "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 #define GET(host, more) "GET / HTTP/1.1\r\nHost: " host ".localhost\r\n" more "\r\n"
 #define WS "Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -130,10 +132,51 @@ static void test_half_dead_tunnel(void **state)
     hf_close(up);
 }
 
+/* Thousands that send nothing, half a head, or half a handshake: others are served meanwhile, also new ones.
+ */
+static void test_half_open_flood(void **state)
+{
+    enum { N = 5000, LIMIT = 1000 };
+    static int fds[N];
+    struct rlimit l;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &l), 0);
+    l.rlim_cur = HF_MIN(l.rlim_max, (rlim_t)2 * N + 100);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &l), 0);
+    size_t n = HF_MIN((size_t)N, (size_t)(l.rlim_cur - 100) / 2);
+    rig.server->conns_max = HF_MIN((size_t)LIMIT, n / 2);
+    int up, living = begin(RIG_GET("/stream"), &up);
+    rig_send(up, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n");
+    uint64_t worst = 0;
+    for (size_t i = 0; i < n; i++) {
+        fds[i] = net_connect(hf_http_server_port(rig.server));
+        if (i % 2)
+            rig_send(fds[i], "GET / HTTP/1.1\r\n" RIG_HOST "X: ");
+        net_turn(&rig.loop);
+        if (i % 250)
+            continue;
+        uint64_t since = hf_mono_ms();
+        rig_send(up, "data: x\n\n");
+        rig_expect(living, "data: x\n\n");
+        int fd = rig_client(); /* a new one */
+        rig_send(fd, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        rig_expect(fd, "front");
+        hf_close(fd);
+        hf_buf_clear(&rig.in);
+        worst = HF_MAX(worst, hf_mono_ms() - since);
+    }
+    assert_true(rig.server->conn_n <= rig.server->conns_max);
+    assert_in_range(worst, 0, 2000);
+    for (size_t i = 0; i < n; i++)
+        hf_close(fds[i]);
+    hf_close(living);
+    hf_close(up);
+}
+
 int main(void)
 {
     (void)signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {RIG_TEST(test_per_sandbox), RIG_TEST(test_per_tenant),
-                                       RIG_TEST(test_one_way_streams_live), RIG_TEST(test_half_dead_tunnel)};
+                                       RIG_TEST(test_one_way_streams_live), RIG_TEST(test_half_dead_tunnel),
+                                       RIG_TEST(test_half_open_flood)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

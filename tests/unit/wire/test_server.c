@@ -562,6 +562,41 @@ static void test_idle_connections_make_room(void **state)
     hf_close(fd);
 }
 
+/* Heads that never end go as well, and long streams in front of them do not hide them. */
+static void test_slow_heads_make_room(void **state)
+{
+    enum { STREAMS = 300, SLOW = 20 };
+    int fds[STREAMS + SLOW];
+    server->conns_max = STREAMS + SLOW;
+    for (int i = 0; i < STREAMS; i++) {
+        fds[i] = dial();
+        net_send(&loop, fds[i], GET("/hold"));
+    }
+    NET_WAIT(&loop, requests == STREAMS);
+    for (int i = STREAMS; i < STREAMS + SLOW; i++) {
+        fds[i] = dial();
+        net_send(&loop, fds[i], "GET /slow HTTP/1.1\r\nX: ");
+    }
+    NET_WAIT(&loop, server->conn_n == STREAMS + SLOW);
+    for (int i = 0; i < 5; i++) {
+        int fd = -1;
+        for (int attempt = 0; attempt < 3; attempt++) { /* the first may only have moved the long ones away */
+            hf_close(fd);
+            fd = dial();
+            net_send(&loop, fd, GET("/"));
+            net_pump(&loop, 10);
+            if (net_recv(fd, &in) == 1)
+                break;
+        }
+        assert_true(net_has(&in, "\r\n\r\nok"));
+        hf_buf_clear(&in);
+        hf_close(fd);
+    }
+    assert_int_equal(aborts, 0);
+    for (size_t i = 0; i < HF_ARRAY_LEN(fds); i++)
+        hf_close(fds[i]);
+}
+
 /* Connections alone can't use up the descriptors. */
 static void test_descriptors_are_left(void **state)
 {
@@ -605,6 +640,7 @@ int main(void)
         T(test_vanished_clients_are_noticed),
         T(test_connection_limit),
         T(test_idle_connections_make_room),
+        T(test_slow_heads_make_room),
         T(test_descriptors_are_left),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
