@@ -11,7 +11,7 @@
 #include "wire/tls.h"
 
 #define HF_CLIENT_HEAD_MAX 65536u
-#define HF_CLIENT_HEADERS_MAX 256u
+#define HF_CLIENT_HEADERS_MAX 128u
 #define HF_CLIENT_QUEUE_HIGH                                                                      \
     (256u * 1024u)                 /* hf_cx_write returns 1 above it, on_drain comes at a quarter \
                                     */
