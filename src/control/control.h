@@ -48,6 +48,7 @@ struct hf_sample {
 
 struct hf_control;
 struct hf_create;
+struct hf_cnet; /* control/net.h */
 
 /* A sandbox that has not ended (or is about to be forgotten). Valid until its state has ended and the last
  * callback about it returned. */
@@ -65,6 +66,8 @@ struct hf_sandbox {
     struct hf_create *create; /* in flight */
     struct hf_list waiters;   /* of the kill */
     int64_t deadline_boot_ms;
+    bool net_up;                /* its box is known to be plugged into the fabric */
+    bool ca_sent;               /* its box trusts its tenant's certificate authority */
     struct hf_ingress *ingress; /* control/ingress.h; NULL until it is asked for */
     uint64_t next_sample_ms;    /* monotonic */
     struct hf_sample *samples;  /* ring */
@@ -81,6 +84,7 @@ struct hf_control {
     const struct hf_config *cfg;
     struct hf_meta *meta;
     struct hf_driver *driver;
+    struct hf_cnet *net; /* may be NULL: sandboxes have loopback only, as where the host can't do more */
     struct hf_control_hooks hooks;
     void *hooks_self;
     struct hf_map map; /* id -> struct hf_sandbox */
@@ -128,6 +132,8 @@ struct hf_create_req {
     json_t *env;            /* object of strings; borrowed; goes to envd only, never into a row */
     const char *session_id; /* NULL = none */
     int64_t epoch;
+    json_t *network; /* canonical document (egress/policy.h); borrowed; NULL = closed. A proxy's password is
+                      * sealed on the way into the row */
     size_t n_mounts;
     struct {
         const char *name, *image, *path;

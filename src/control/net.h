@@ -43,3 +43,22 @@ const char *hf_cnet_ca(struct hf_cnet *n, const char *tenant, struct hf_err *err
 bool hf_cnet_needs_ca(const json_t *merged_doc);
 /* Counters of a box from netd, as its GET /boxes/<key>: cb(arg, object or NULL). */
 void hf_cnet_counters(struct hf_cnet *n, uint32_t key, void (*cb)(void *arg, const json_t *v), void *arg);
+
+/* The sandbox's document merged with its groups, as it is put in force (the proxy's password still sealed).
+ * New reference; NULL with err (a group is missing, the row is damaged). */
+json_t *hf_cnet_merged(struct hf_cnet *n, const struct hf_sandbox *sb, struct hf_err *err) HF_MUST_USE;
+/* The document lets something out, so the box needs an interface. */
+bool hf_cnet_wants_network(const json_t *doc);
+/* A row never holds a proxy's password in clear: hf_cnet_seal_doc replaces egress_proxy.password of a
+ * canonical document, in place, before it becomes a row (done by hf_sandbox_create for its request's
+ * document). It comes back in clear only on its way to netd. n NULL: -ENOTSUP where there is a password. */
+int hf_cnet_seal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struct hf_err *err) HF_MUST_USE;
+int hf_cnet_unseal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struct hf_err *err) HF_MUST_USE;
+
+/* ---- secrets (control/api_secret.c) ---- */
+
+#define HF_SECRET_VALUE_MAX 65536u /* bytes */
+#define HF_SECRETS_MAX 1000u       /* of a tenant */
+/* Seals a value for its row. 0 or negative errno with err. */
+int hf_cnet_seal_secret(struct hf_cnet *n, const char *tenant, const char *name, const char *value,
+                        size_t value_n, unsigned char **ret, size_t *ret_n, struct hf_err *err) HF_MUST_USE;
