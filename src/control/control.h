@@ -48,6 +48,7 @@ struct hf_sample {
 
 struct hf_control;
 struct hf_create;
+struct hf_cnet;
 struct hf_cnet; /* control/net.h */
 
 /* A sandbox that has not ended (or is about to be forgotten). Valid until its state has ended and the last
@@ -62,11 +63,13 @@ struct hf_sandbox {
     bool driver_busy;  /* the driver makes the box; it can't be destroyed yet */
     bool kill_durable; /* the killing row is written */
     bool destroying;
+    bool wired;        /* its box has an interface; false also when that is not known yet */
+    bool net_changing; /* its network document is being replaced */
+    uint32_t net_key;  /* of its box in the fabric; 0 = not known */
     unsigned refs;
     struct hf_create *create; /* in flight */
     struct hf_list waiters;   /* of the kill */
     int64_t deadline_boot_ms;
-    bool net_up;                /* its box is known to be plugged into the fabric */
     bool ca_sent;               /* its box trusts its tenant's certificate authority */
     struct hf_ingress *ingress; /* control/ingress.h; NULL until it is asked for */
     uint64_t next_sample_ms;    /* monotonic */
@@ -84,6 +87,7 @@ struct hf_control {
     const struct hf_config *cfg;
     struct hf_meta *meta;
     struct hf_driver *driver;
+    struct hf_cnet *net; /* control/net.h; NULL: sandboxes have loopback only */
     struct hf_cnet *net; /* may be NULL: sandboxes have loopback only, as where the host can't do more */
     struct hf_control_hooks hooks;
     void *hooks_self;
@@ -129,6 +133,7 @@ struct hf_create_req {
     int64_t cpu_millis, memory_bytes, disk_bytes, pids_max;
     int64_t timeout_s;
     json_t *metadata;       /* object of strings; borrowed */
+    const json_t *network; /* canonical document (control/network.h); borrowed */
     json_t *env;            /* object of strings; borrowed; goes to envd only, never into a row */
     const char *session_id; /* NULL = none */
     int64_t epoch;

@@ -24,7 +24,8 @@ void hf_cnet_start(struct hf_cnet *n, struct hf_control *c);
 /* remove_fabric: no box is left, so netd ends and the fabric goes from the host. */
 void hf_cnet_close(struct hf_cnet *n, bool remove_fabric, hf_done_cb cb, void *arg);
 
-/* Puts the sandbox's policy (own document merged with its groups) in force for its box. cb later, exactly
+/* A box without an interface (sb->wired) has nothing to be judged: success. n may be NULL.
+ * Puts the sandbox's policy (own document merged with its groups) in force for its box. cb later, exactly
  * once; with err, what was in force before still is. */
 void hf_cnet_apply(struct hf_cnet *n, struct hf_sandbox *sb, hf_done_cb cb, void *arg);
 /* The box is gone. */
@@ -44,11 +45,6 @@ bool hf_cnet_needs_ca(const json_t *merged_doc);
 /* Counters of a box from netd, as its GET /boxes/<key>: cb(arg, object or NULL). */
 void hf_cnet_counters(struct hf_cnet *n, uint32_t key, void (*cb)(void *arg, const json_t *v), void *arg);
 
-/* The sandbox's document merged with its groups, as it is put in force (the proxy's password still sealed).
- * New reference; NULL with err (a group is missing, the row is damaged). */
-json_t *hf_cnet_merged(struct hf_cnet *n, const struct hf_sandbox *sb, struct hf_err *err) HF_MUST_USE;
-/* The document lets something out, so the box needs an interface. */
-bool hf_cnet_wants_network(const json_t *doc);
 /* A row never holds a proxy's password in clear: hf_cnet_seal_doc replaces egress_proxy.password of a
  * canonical document, in place, before it becomes a row (done by hf_sandbox_create for its request's
  * document). It comes back in clear only on its way to netd. n NULL: -ENOTSUP where there is a password. */
