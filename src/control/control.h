@@ -48,7 +48,6 @@ struct hf_sample {
 
 struct hf_control;
 struct hf_create;
-struct hf_cnet;
 struct hf_cnet; /* control/net.h */
 
 /* A sandbox that has not ended (or is about to be forgotten). Valid until its state has ended and the last
@@ -87,7 +86,6 @@ struct hf_control {
     const struct hf_config *cfg;
     struct hf_meta *meta;
     struct hf_driver *driver;
-    struct hf_cnet *net; /* control/net.h; NULL: sandboxes have loopback only */
     struct hf_cnet *net; /* may be NULL: sandboxes have loopback only, as where the host can't do more */
     struct hf_control_hooks hooks;
     void *hooks_self;
@@ -133,12 +131,10 @@ struct hf_create_req {
     int64_t cpu_millis, memory_bytes, disk_bytes, pids_max;
     int64_t timeout_s;
     json_t *metadata;       /* object of strings; borrowed */
-    const json_t *network; /* canonical document (control/network.h); borrowed */
+    const json_t *network;  /* of hf_network_resolve; borrowed; NULL = closed */
     json_t *env;            /* object of strings; borrowed; goes to envd only, never into a row */
     const char *session_id; /* NULL = none */
     int64_t epoch;
-    json_t *network; /* canonical document (egress/policy.h); borrowed; NULL = closed. A proxy's password is
-                      * sealed on the way into the row */
     size_t n_mounts;
     struct {
         const char *name, *image, *path;
