@@ -46,8 +46,8 @@ bool hf_cnet_needs_ca(const json_t *merged_doc);
 void hf_cnet_counters(struct hf_cnet *n, uint32_t key, void (*cb)(void *arg, const json_t *v), void *arg);
 
 /* A row never holds a proxy's password in clear: hf_cnet_seal_doc replaces egress_proxy.password of a
- * canonical document, in place, before it becomes a row (done by hf_sandbox_create for its request's
- * document). It comes back in clear only on its way to netd. n NULL: -ENOTSUP where there is a password. */
+ * canonical document, in place, before it becomes a row (done by hf_network_resolve). It comes back in clear
+ * only on its way to netd. n NULL: -ENOTSUP where there is a password. */
 int hf_cnet_seal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struct hf_err *err) HF_MUST_USE;
 int hf_cnet_unseal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struct hf_err *err) HF_MUST_USE;
 
