@@ -18,6 +18,7 @@ struct hf_box *cell_box_new(struct cell_driver *d, uint32_t n)
     hf_list_init(&box->turn);
     hf_list_init(&box->requests);
     hf_list_init(&box->dials);
+    hf_list_init(&box->wirings);
     hf_list_add_tail(&d->boxes, &box->link);
     if (n)
         cell_box_number(box, n);
@@ -49,6 +50,7 @@ void cell_box_free(struct hf_box *box)
     disconnect(box);
     cell_fail_requests(box, &err);
     cell_dials_orphan(box);
+    cell_wirings_orphan(box);
     cell_timer_free(&box->kill_timer);
     cell_pool_drop(box);
     hf_list_del(&box->turn);
@@ -169,11 +171,11 @@ void cell_on_ready(struct hf_box *box, struct hf_str text)
         return;
     box->disk_fd_in_shim = (int)hf_kv_int(text, "disk_fd", -1);
     box->state = CELL_RUNNING;
-    cell_start_over(box);
-    if (box->warm) {
+    if (box->warm) /* first: else the pool looks one short and starts another */
         cell_pool_add(box);
+    cell_start_over(box);
+    if (box->warm)
         return;
-    }
     hf_killpoint("cell.ready");
     hf_box_cb cb = box->create_cb;
     box->create_cb = NULL;

@@ -50,7 +50,7 @@ struct hf_box {
     struct cell_watch *pid_watch;
     pid_t shim_pid;
     int disk_fd_in_shim; /* number of its descriptor of the writable layer; -1 = unknown */
-    struct hf_list requests, dials;
+    struct hf_list requests, dials, wirings;
     uint64_t last_request;
 
     bool exit_known;
@@ -68,13 +68,14 @@ struct hf_box {
 struct cell_driver {
     struct hf_driver base; /* first */
     char *data_dir, *run_dir, *shim_path, *envd_path;
+    struct hf_cell_fabric fabric; /* ns "": none */
     struct hf_cg cg;
     bool reflink;
     struct hf_list boxes;
     struct hf_list queue; /* boxes that wait for their turn to start */
     unsigned starting, starts_max;
-    uint32_t
-        next_n; /* the next cell's number; none is used twice, so names in logs and on the host are clear */
+    uint32_t next_n; /* the next cell's number; none is used twice (see numbers.c) */
+    uint32_t kept_n; /* RUN/number on disk: a later daemon goes on from there */
 
     struct hf_list warm; /* running, unclaimed */
     char warm_template[HF_CELL_ID_MAX];
@@ -143,6 +144,17 @@ void cell_on_ready(struct hf_box *box, struct hf_str text);
 void cell_on_failed(struct hf_box *box, struct hf_str text);
 void cell_on_exit(struct hf_box *box, struct hf_str text);
 
+/* ---- numbers.c ---- */
+
+void cell_numbers_open(struct cell_driver *d);
+void cell_numbers_close(struct cell_driver *d);
+uint32_t cell_number_next(struct cell_driver *d);
+void cell_number_used(struct cell_driver *d, uint32_t n);
+/* Blocking: the first free number from `from` on whose addresses no living box has; makes its directory,
+ * which is the reservation, and sets n and dir. */
+int cell_number_take(const struct cell_driver *d, uint32_t from, struct hf_cell_spec *spec,
+                     struct hf_err *err) HF_MUST_USE;
+
 /* ---- start.c ---- */
 
 void cell_start(struct hf_box *box); /* queues it */
@@ -158,8 +170,9 @@ int cell_remains_remove(const struct cell_driver *d, const struct hf_cell_spec *
 /* ---- pool.c ---- */
 
 void cell_pool_fill(struct cell_driver *d);
-void cell_pool_add(struct hf_box *box);  /* it became ready */
-void cell_pool_drop(struct hf_box *box); /* it is no member any more */
+bool cell_pool_fits(const struct hf_box *box); /* a found member is what we would make now */
+void cell_pool_add(struct hf_box *box);        /* it became ready */
+void cell_pool_drop(struct hf_box *box);       /* it is no member any more */
 struct hf_box *cell_pool_take(struct cell_driver *d, const struct hf_cell_spec *want);
 void cell_pool_set(struct cell_driver *d, const char *template_id, uint32_t count);
 void cell_pool_empty(struct cell_driver *d);
@@ -173,5 +186,10 @@ void cell_create(struct hf_driver *base, const struct hf_box_spec *spec, hf_box_
 void cell_scan(struct hf_driver *base, void (*found)(void *arg, const struct hf_box_found *f),
                hf_done_cb done, void *arg);
 void cell_dial(struct hf_driver *base, struct hf_box *box, uint16_t port, hf_fd_cb cb, void *arg);
+void cell_network(struct hf_driver *base, struct hf_box *box, bool up, hf_done_cb cb, void *arg);
 void cell_dials_orphan(struct hf_box *box); /* dials under way may no longer use the box */
+void cell_wirings_orphan(struct hf_box *box);
+/* Blocking: takes the interface of a dead cell out of the fabric. Missing is success; what fails is logged:
+ * the interface goes with its namespace sooner or later, and carries nothing once its policy is gone. */
+void cell_unplug(const struct hf_cell_spec *spec);
 int cell_stats(struct hf_driver *base, struct hf_box *box, struct hf_box_stats *ret);

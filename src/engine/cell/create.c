@@ -58,6 +58,8 @@ static int copy_spec(const struct cell_driver *d, const struct hf_box_spec *spec
     want->limits.pids_max = spec->pids_max ? spec->pids_max : CELL_DEFAULT_PIDS;
     want->limits.io_bps = spec->io_bps;
     want->disk_bytes = spec->disk_bytes ? spec->disk_bytes : CELL_DEFAULT_DISK;
+    want->fabric = d->fabric;
+    want->network = spec->network && d->fabric.ns[0];
     if (want->limits.memory_bytes < CELL_MEMORY_MIN)
         return hf_err_set(err, -EINVAL, "a sandbox needs at least %llu MiB of memory", CELL_MEMORY_MIN >> 20);
     return copy_mounts(spec, want, err);
@@ -83,6 +85,7 @@ static void on_claimed(void *arg, const struct hf_err *err, struct hf_str text, 
         memcpy(s->mounts, c->want.mounts, sizeof(s->mounts));
         s->n_mounts = c->want.n_mounts;
         s->limits = c->want.limits;
+        s->network = c->want.network;
         c->box->warm = false;
         c->box->ours = true;
         hf_killpoint("cell.claimed");

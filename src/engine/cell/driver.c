@@ -61,6 +61,7 @@ static void caps(struct hf_driver *base, struct hf_driver_caps *ret)
     ret->disk_quota = true;
     ret->reflink = d->reflink;
     ret->warm_pool = true;
+    ret->network = d->fabric.ns[0] != '\0';
     ret->isolation = "shared-kernel";
     const struct {
         bool present;
@@ -71,6 +72,7 @@ static void caps(struct hf_driver *base, struct hf_driver_caps *ret)
         {ret->pids_limit, "process limits (cgroup controller pids)"},
         {ret->io_limit, "io limits (cgroup controller io or blkio)"},
         {ret->reflink, "reflink in the disk pool"},
+        {ret->network, "a network for sandboxes (see holdfast doctor)"},
     };
     size_t n = 0;
     for (size_t i = 0; i < HF_ARRAY_LEN(parts); i++)
@@ -89,7 +91,7 @@ static void adopt(struct hf_driver *base, struct hf_box *box)
     struct cell_driver *d = cell_of(base);
     if (!box->spec.sandbox_id[0]) { /* a member of the last daemon's pool */
         box->warm = true;
-        if (box->state == CELL_RUNNING && box->spec.disk_bytes == CELL_DEFAULT_DISK)
+        if (cell_pool_fits(box))
             cell_pool_add(box);
         else
             cell_box_remove(box, NULL, NULL);
@@ -143,6 +145,7 @@ void cell_close_if_idle(struct cell_driver *d)
     while (!hf_list_empty(&d->boxes))
         cell_box_free(hf_list_entry(d->boxes.next, struct hf_box, link));
     hf_cg_unprepare(&d->cg); /* stays while a cell is in it */
+    cell_numbers_close(d);
     /* After the callbacks of requests that were just failed: they may look at the driver. */
     cell_defer(d->base.loop, close_final, d);
 }
@@ -228,9 +231,26 @@ static int prepare(struct cell_driver *d, const struct hf_driver_config *cfg, st
     r = hf_mkdir_p(cells, 0700);
     if (r < 0)
         return hf_err_set(err, r, "cannot make %s: %s", cells, strerror(-r));
+    cell_numbers_open(d);
     name_group(cfg->run_dir, group, sizeof(group));
     hf_cg_probe(cfg->cgroup_root, group, &d->cg);
     return hf_cg_prepare(&d->cg, err);
+}
+
+static int set_fabric(struct cell_driver *d, const struct hf_net_config *net, struct hf_err *err)
+{
+    struct hf_cell_fabric *f = &d->fabric;
+    if (!net)
+        return 0;
+    struct hf_net_addrs probe;
+    if (hf_net_addrs(net, 1, &probe) < 0)
+        return hf_err_set(err, -EINVAL, "the subnets of the network are not valid: %s, %s", net->subnet4,
+                          net->subnet6);
+    (void)snprintf(f->subnet4, sizeof(f->subnet4), "%s", net->subnet4);
+    (void)snprintf(f->subnet6, sizeof(f->subnet6), "%s", net->subnet6);
+    f->ipv6 = net->ipv6;
+    hf_net_ns_path(net->id, f->ns);
+    return 0;
 }
 
 static unsigned starts_max(void)
@@ -249,6 +269,7 @@ static const struct hf_driver_ops cell_ops = {
     .destroy = destroy,
     .dial = cell_dial,
     .stats = cell_stats,
+    .network = cell_network,
     .close = close_driver,
     .set_warm = set_warm,
 };
@@ -275,11 +296,12 @@ int hf_cell_driver_new(uv_loop_t *loop, const struct hf_driver_config *cfg, stru
     d->shim_path = hf_xstrdup(cfg->shim_path);
     d->envd_path = hf_xstrdup(cfg->envd_path);
     d->starts_max = starts_max();
-    d->next_n = 1;
     d->warm_target = cfg->warm_pool;
     (void)snprintf(d->warm_template, sizeof(d->warm_template), "%s",
                    cfg->warm_template ? cfg->warm_template : "");
-    r = prepare(d, cfg, err);
+    r = set_fabric(d, cfg->net, err);
+    if (r == 0)
+        r = prepare(d, cfg, err);
     if (r < 0) {
         free_driver(d);
         return r;

@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "engine/cell/cell.h"
 
-static void set_defaults(struct hf_cell_spec *s)
+static void set_defaults(const struct cell_driver *d, struct hf_cell_spec *s)
 {
     s->limits = (struct hf_cg_limits){
         .cpu_millis = CELL_DEFAULT_CPU_MILLIS,
@@ -12,13 +12,15 @@ static void set_defaults(struct hf_cell_spec *s)
         .pids_max = CELL_DEFAULT_PIDS,
     };
     s->disk_bytes = CELL_DEFAULT_DISK;
+    s->fabric = d->fabric;
+    s->network = d->fabric.ns[0] != '\0'; /* made before anybody waits for it; a claim without unplugs it */
 }
 
 static void start_one(struct cell_driver *d)
 {
     struct hf_box *box = cell_box_new(d, 0);
     box->warm = true;
-    set_defaults(&box->spec);
+    set_defaults(d, &box->spec);
     (void)snprintf(box->spec.template_id, sizeof(box->spec.template_id), "%s", d->warm_template);
     (void)snprintf(box->spec.envd, sizeof(box->spec.envd), "%s", d->envd_path);
     (void)snprintf(box->spec.cgroup_root, sizeof(box->spec.cgroup_root), "%s", d->cg.root);
@@ -53,6 +55,15 @@ void cell_pool_fill(struct cell_driver *d)
     while (hf_list_empty(&d->queue) && d->warm_starting < CELL_WARM_STARTS && d->starting < d->starts_max &&
            d->warm_ready + d->warm_starting < d->warm_target && !too_early(d))
         start_one(d);
+}
+
+bool cell_pool_fits(const struct hf_box *box)
+{
+    const struct cell_driver *d = box->d;
+    const struct hf_cell_fabric *a = &box->spec.fabric, *b = &d->fabric;
+    return box->state == CELL_RUNNING && box->spec.disk_bytes == CELL_DEFAULT_DISK &&
+           box->spec.network == (b->ns[0] != '\0') && strcmp(a->ns, b->ns) == 0 &&
+           strcmp(a->subnet4, b->subnet4) == 0 && strcmp(a->subnet6, b->subnet6) == 0 && a->ipv6 == b->ipv6;
 }
 
 void cell_pool_add(struct hf_box *box)

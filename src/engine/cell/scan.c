@@ -128,7 +128,7 @@ static void scan_work(void *job)
 static void tell(struct scan *s, struct found *f)
 {
     struct hf_box *box = cell_box_new(s->d, f->spec.n);
-    s->d->next_n = HF_MAX(s->d->next_n, f->spec.n + 1);
+    cell_number_used(s->d, f->spec.n);
     box->spec = f->spec;
     box->state = f->alive ? CELL_RUNNING : CELL_ENDED;
     box->exit = f->exit;

@@ -26,21 +26,6 @@ struct start {
     struct hf_err err;
 };
 
-/* The directory is the reservation of the number. */
-static int take_number(struct start *j)
-{
-    for (uint32_t n = j->from; n < UINT32_MAX; n++) {
-        (void)snprintf(j->spec.dir, sizeof(j->spec.dir), "%s/%u", j->d->run_dir, n);
-        if (mkdir(j->spec.dir, 0700) == 0) {
-            j->spec.n = n;
-            return 0;
-        }
-        if (errno != EEXIST)
-            return hf_err_set(&j->err, -errno, "cannot make %s: %s", j->spec.dir, strerror(errno));
-    }
-    return hf_err_set(&j->err, -EAGAIN, "no cell number is free");
-}
-
 static int prepare_disk(struct start *j)
 {
     struct hf_cell_spec *s = &j->spec;
@@ -146,8 +131,7 @@ static int spawn_shim(struct start *j, int lock)
 static void start_work(void *job)
 {
     struct start *j = job;
-    int r = take_number(j);
-    if (r < 0)
+    if (cell_number_take(j->d, j->from, &j->spec, &j->err) < 0)
         return;
     hf_killpoint("cell.mkdir");
     if (prepare_disk(j) < 0)
@@ -168,7 +152,7 @@ static void start_done(void *job)
     if (j->spec.n) {
         cell_box_number(box, j->spec.n);
         box->spec = j->spec;
-        box->d->next_n = HF_MAX(box->d->next_n, j->spec.n + 1);
+        cell_number_used(box->d, j->spec.n);
     }
     if (j->err.r)
         cell_box_fail(box, &j->err);
@@ -183,7 +167,7 @@ static void start_now(struct hf_box *box)
     j->box = box;
     j->d = d;
     j->fd = j->pidfd = -1;
-    j->from = d->next_n++;
+    j->from = cell_number_next(d);
     j->spec = box->spec;
     box->state = CELL_STARTING;
     box->counted = true;

@@ -10,29 +10,36 @@
 #include "base/path.h"
 #include "engine/shim/shim.h"
 
-static int open_box_root(const struct shim *s)
+/* Files are written as the box's root, so that whatever the template has in /etc is reached with no more
+ * right than it gives that root. */
+int shim_as_box_root(struct shim *s, void (*fn)(struct shim *s, int root_fd, const void *arg),
+                     const void *arg, struct hf_err *err)
 {
     char path[48];
     (void)snprintf(path, sizeof(path), "/proc/%d/root", (int)s->pid);
-    int fd = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return fd < 0 ? -errno : fd;
+    hf_auto_close int root = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (root < 0)
+        return hf_err_set(err, -errno, "cannot open the sandbox's root: %s", strerror(errno));
+    (void)setfsgid(s->uid_base);
+    (void)setfsuid(s->uid_base);
+    fn(s, root, arg);
+    (void)setfsuid(0);
+    (void)setfsgid(0);
+    return 0;
 }
 
-/* We are in the box's uts namespace already. Files are written as the box's root, so that whatever the
- * template has in /etc is reached with no more right than it gives that root. */
+static void write_names(struct shim *s, int root_fd, const void *name)
+{
+    (void)s;
+    shim_write_names(root_fd, name);
+}
+
+/* We are in the box's uts namespace already. */
 static int set_name(struct shim *s, const char *name, struct hf_err *err)
 {
     if (sethostname(name, strlen(name)) < 0)
         return hf_err_set(err, -errno, "cannot set the host name: %s", strerror(errno));
-    hf_auto_close int root = open_box_root(s);
-    if (root < 0)
-        return hf_err_set(err, root, "cannot open the sandbox's root: %s", strerror(-root));
-    (void)setfsgid(s->uid_base);
-    (void)setfsuid(s->uid_base);
-    shim_write_names(root, name);
-    (void)setfsuid(0);
-    (void)setfsgid(0);
-    return 0;
+    return shim_as_box_root(s, write_names, name, err);
 }
 
 /* In a child: becomes the box's root inside its mount namespace. It is in no pid namespace of the box, so
@@ -110,6 +117,8 @@ int shim_claim(struct shim *s, struct hf_str text, struct hf_err *err)
         r = set_name(s, want.sandbox_id, err);
     if (r == 0 && want.n_mounts)
         r = attach_volumes(s, &want, err);
+    if (r == 0 && want.network && !s->wired) /* the rule is that a warm box is wired; serve.c unplugs */
+        r = shim_wire(s, true, err);
     if (r == 0)
         r = remember(s, &want, err);
     if (r < 0)

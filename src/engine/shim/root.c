@@ -316,6 +316,22 @@ void shim_write_names(int root_fd, const char *name)
     write_etc(root_fd, "etc/hosts", text);
 }
 
+void shim_write_resolver(int root_fd, const struct hf_cell_spec *spec, bool wired)
+{
+    char text[256] = "# this sandbox has no network\n", dns[HF_ADDR_TEXT];
+    struct hf_net_config cfg;
+    struct hf_net_addrs a;
+    hf_cell_net_config(&spec->fabric, &cfg);
+    if (wired && hf_net_addrs(&cfg, spec->n, &a) == 0) {
+        hf_addr_format(&a.dns4, dns);
+        int n = snprintf(text, sizeof(text), "nameserver %s\n", dns);
+        hf_addr_format(&a.dns6, dns);
+        if (cfg.ipv6)
+            (void)snprintf(text + n, sizeof(text) - (size_t)n, "nameserver %s\n", dns);
+    }
+    write_etc(root_fd, "etc/resolv.conf", text);
+}
+
 /* ---- all of it ---- */
 
 static int make_places(int root_fd, struct hf_err *err)
@@ -372,6 +388,6 @@ int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err)
     if (r < 0)
         return r;
     shim_write_names(root, s->spec.sandbox_id[0] ? s->spec.sandbox_id : "sandbox");
-    write_etc(root, "etc/resolv.conf", "# this sandbox has no network\n");
+    shim_write_resolver(root, &s->spec, s->spec.network);
     return change_root(root, err);
 }

@@ -146,11 +146,17 @@ static void handle(struct shim *s, struct shim_client *c, struct hf_str text)
         r = disk_space(s, &more, &err);
     else if (hf_str_eq(op, "claim"))
         r = shim_claim(s, text, &err);
+    else if (hf_str_eq(op, "net"))
+        r = shim_wire_request(s, text, &err);
     else
         r = hf_err_set(&err, -ENOSYS, "this supervisor does not know the request");
     if (r < 0 && !err.r)
         (void)hf_err_set(&err, r, "%s", strerror(-r));
     answer(c, id, &err, &more, fd);
+    /* A box that was warmed with a wire and shall have none: nobody waits for that, since a wire without a
+     * policy carries nothing. */
+    if (hf_str_eq(op, "claim") && r == 0 && s->wired && !s->spec.network)
+        (void)!shim_wire(s, false, &err);
 }
 
 static void read_client(struct shim *s, struct shim_client *c)

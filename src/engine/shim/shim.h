@@ -29,6 +29,7 @@ struct shim {
     dev_t disk_dev;
     struct hf_cg_fds cg_fds;
     bool cg_made;
+    bool wired; /* the interface into the fabric is there */
     pid_t pid;
     int pidfd, userns_fd;
     int stderr_fd; /* read end */
@@ -67,6 +68,8 @@ int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err) H
 int shim_place_volume(int root_fd, int mount_fd, const char *path, struct hf_err *err) HF_MUST_USE;
 /* /etc/hostname and /etc/hosts below root_fd. Callers act as the box's root. */
 void shim_write_names(int root_fd, const char *name);
+/* /etc/resolv.conf below root_fd: the fabric's resolver when wired. Callers act as the box's root. */
+void shim_write_resolver(int root_fd, const struct hf_cell_spec *spec, bool wired);
 /* confine.c: limits, capabilities, seccomp. */
 int shim_limit_resources(struct hf_err *err) HF_MUST_USE;
 int shim_drop_privileges(struct hf_err *err) HF_MUST_USE;
@@ -77,5 +80,15 @@ void shim_tell_failed(struct shim *s, const struct hf_err *err);
 int shim_listen(const char *dir, const char *name, int type, int *ret, struct hf_err *err) HF_MUST_USE;
 /* Writes RUN/<n>/name at once or not at all. */
 int shim_write_file(const struct shim *s, const char *name, const void *p, size_t n) HF_MUST_USE;
+/* wire.c: the box's interface into the fabric and its resolver come or go; the shim has joined the box's
+ * network namespace. Idempotent. */
+int shim_wire(struct shim *s, bool up, struct hf_err *err) HF_MUST_USE;
+/* The same without the resolver: PID 1, which writes the first one, may still be building its root. */
+int shim_plug(struct shim *s, bool up, struct hf_err *err) HF_MUST_USE;
+/* The net_* keys of a request replace the fabric. */
+int shim_wire_request(struct shim *s, struct hf_str text, struct hf_err *err) HF_MUST_USE;
+/* Runs fn as the box's root as far as files go, with the box's root directory. */
+int shim_as_box_root(struct shim *s, void (*fn)(struct shim *s, int root_fd, const void *arg),
+                     const void *arg, struct hf_err *err) HF_MUST_USE;
 /* claim.c: gives a warm box its sandbox. */
 int shim_claim(struct shim *s, struct hf_str text, struct hf_err *err) HF_MUST_USE;

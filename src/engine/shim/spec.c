@@ -11,6 +11,8 @@ static int add_claim(const struct hf_cell_spec *s, struct hf_buf *b)
         r = hf_kv_add_u64(b, "pids_max", s->limits.pids_max);
     if (r == 0)
         r = hf_kv_add_u64(b, "io_bps", s->limits.io_bps);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "network", s->network);
     for (size_t i = 0; r == 0 && i < s->n_mounts; i++) {
         r = hf_kv_add(b, "mount_image", s->mounts[i].image);
         if (r == 0)
@@ -24,6 +26,39 @@ static int add_claim(const struct hf_cell_spec *s, struct hf_buf *b)
 int hf_cell_claim_write(const struct hf_cell_spec *s, struct hf_buf *b)
 {
     return add_claim(s, b);
+}
+
+int hf_cell_fabric_write(const struct hf_cell_fabric *f, struct hf_buf *b)
+{
+    if (!f->ns[0])
+        return 0;
+    int r = hf_kv_add(b, "net_ns", f->ns);
+    if (r == 0)
+        r = hf_kv_add(b, "net_subnet4", f->subnet4);
+    if (r == 0)
+        r = hf_kv_add(b, "net_subnet6", f->subnet6);
+    return r == 0 ? hf_kv_add_u64(b, "net_ipv6", f->ipv6) : r;
+}
+
+int hf_cell_fabric_read(struct hf_str text, struct hf_cell_fabric *ret)
+{
+    int r = hf_kv_copy(text, "net_ns", ret->ns, sizeof(ret->ns));
+    if (r == 0)
+        r = hf_kv_copy(text, "net_subnet4", ret->subnet4, sizeof(ret->subnet4));
+    if (r == 0)
+        r = hf_kv_copy(text, "net_subnet6", ret->subnet6, sizeof(ret->subnet6));
+    ret->ipv6 = hf_kv_u64(text, "net_ipv6", 0) != 0;
+    return r;
+}
+
+void hf_cell_net_config(const struct hf_cell_fabric *f, struct hf_net_config *ret)
+{
+    *ret = (struct hf_net_config){
+        .id = "",
+        .subnet4 = f->subnet4,
+        .subnet6 = f->subnet6,
+        .ipv6 = f->ipv6,
+    };
 }
 
 int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b)
@@ -45,6 +80,8 @@ int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b)
         r = hf_kv_add(b, texts[i].key, texts[i].value);
     if (r == 0)
         r = hf_kv_add_u64(b, "disk_bytes", s->disk_bytes);
+    if (r == 0)
+        r = hf_cell_fabric_write(&s->fabric, b);
     return r == 0 ? add_claim(s, b) : r;
 }
 
@@ -89,6 +126,7 @@ int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s)
     s->limits.memory_bytes = hf_kv_u64(text, "memory_bytes", s->limits.memory_bytes);
     s->limits.pids_max = (uint32_t)hf_kv_u64(text, "pids_max", s->limits.pids_max);
     s->limits.io_bps = hf_kv_u64(text, "io_bps", s->limits.io_bps);
+    s->network = hf_kv_u64(text, "network", 0) != 0;
     return r == 0 ? read_mounts(text, s) : r;
 }
 
@@ -116,6 +154,9 @@ int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret)
     }
     ret->n = (uint32_t)hf_kv_u64(text, "n", 0);
     ret->disk_bytes = hf_kv_u64(text, "disk_bytes", 0);
+    int r = hf_cell_fabric_read(text, &ret->fabric);
+    if (r < 0)
+        return r;
     if (!ret->n || !ret->dir[0] || !ret->image[0])
         return -EINVAL;
     return hf_cell_claim_read(text, ret);

@@ -7,12 +7,14 @@
  *   RUN/<n>/shim.sock, ctl.sock, envd.sock
  *
  * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
- *   request   op=<op> id=<number> …        op: info claim socket statfs kill
+ *   request   op=<op> id=<number> …        op: info claim net socket statfs kill
+ *             (net: state=up|down, and the net_* keys of the fabric to plug into)
  *   answer    id=<number> errno=<0 or errno> msg=… …   (socket: the descriptor by SCM_RIGHTS)
  *   event     event=ready | event=failed errno= msg= | event=exit cause= code= detail= */
 #pragma once
 
 #include "base/err.h"
+#include "engine/net/net.h"
 #include "engine/shim/cgroup.h"
 #include "engine/shim/kv.h"
 
@@ -25,11 +27,20 @@
 #define HF_CELL_ID_MAX 64
 #define HF_CELL_MOUNTS_MAX 16
 #define HF_CELL_UIDS 65536u /* ids of one cell's range */
+#define HF_CELL_NS_MAX 64
+#define HF_CELL_SUBNET_MAX 50
 
 struct hf_cell_mount {
     char image[HF_CELL_PATH_MAX];
     char path[HF_CELL_MOUNT_PATH_MAX];
     bool read_only;
+};
+
+/* The fabric that boxes of this daemon plug into; what engine/net needs for one wire. */
+struct hf_cell_fabric {
+    char ns[HF_CELL_NS_MAX]; /* path of its network namespace; "" = this host has none */
+    char subnet4[HF_CELL_SUBNET_MAX], subnet6[HF_CELL_SUBNET_MAX];
+    bool ipv6;
 };
 
 struct hf_cell_spec {
@@ -45,6 +56,8 @@ struct hf_cell_spec {
     char cgroup_group[HF_CELL_ID_MAX]; /* "holdfast/<8 hex>" */
     uint64_t disk_bytes;
     struct hf_cg_limits limits;
+    struct hf_cell_fabric fabric;
+    bool network; /* has an interface into the fabric; a warm cell always, where there is one */
     size_t n_mounts;
     struct hf_cell_mount mounts[HF_CELL_MOUNTS_MAX];
 };
@@ -53,9 +66,15 @@ struct hf_cell_spec {
 int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
 /* -EINVAL or -ENAMETOOLONG for what no daemon of ours wrote. */
 int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret) HF_MUST_USE;
-/* The part of a spec that a claim brings: sandbox_id, limits, mounts. Other fields of s are kept. */
+/* The part of a spec that a claim brings: sandbox_id, limits, network (absent: none), mounts. Other fields of
+ * s are kept. */
 int hf_cell_claim_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
 int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s) HF_MUST_USE;
+/* The fabric's keys; nothing is written for a host without one, and what is absent reads as none. */
+int hf_cell_fabric_write(const struct hf_cell_fabric *f, struct hf_buf *b) HF_MUST_USE;
+int hf_cell_fabric_read(struct hf_str text, struct hf_cell_fabric *ret) HF_MUST_USE;
+/* As engine/net takes it; ret points into f. */
+void hf_cell_net_config(const struct hf_cell_fabric *f, struct hf_net_config *ret);
 
 /* Values as enum hf_box_cause of driver.h; a static assertion in the driver holds them together. */
 enum hf_cell_cause { HF_CELL_EXITED, HF_CELL_OOM, HF_CELL_KILLED, HF_CELL_LOST };

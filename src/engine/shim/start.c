@@ -159,6 +159,8 @@ static int escort(struct shim *s, int sync_fd, struct hf_err *err)
         r = hf_cg_enter(&s->cg, s->spec.n, s->pid, err);
     if (r == 0)
         r = join_net_and_uts(s, err);
+    if (r == 0 && s->spec.network)
+        r = shim_plug(s, true, err);
     if (r < 0)
         return r;
     r = hear(sync_fd, err);
@@ -266,6 +268,9 @@ void shim_cleanup(struct shim *s)
             ;
         s->pid = 0;
     }
+    /* It goes with its network namespace, but a socket that was dialled into the box keeps that one. */
+    if (s->wired)
+        (void)!shim_plug(s, false, NULL);
     s->userns_fd = hf_close(s->userns_fd);
     s->pidfd = hf_close(s->pidfd);
     s->oom_fd = hf_close(s->oom_fd);

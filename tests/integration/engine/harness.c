@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <net/if.h>
 #include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -156,6 +157,85 @@ void h_teardown(struct h_host *h)
     assert_int_equal(hf_remove_tree(h->base), 0);
 }
 
+/* ---- fabric ---- */
+
+static int in_fabric(const struct h_host *h, int (*fn)(const void *arg), const void *arg)
+{
+    char path[64];
+    hf_net_ns_path(h->fabric_id, path);
+    pid_t pid = fork();
+    if (pid == 0) {
+        int fd = open(path, O_RDONLY | O_CLOEXEC);
+        _exit(fd < 0 || setns(fd, CLONE_NEWNET) < 0 ? 255 : fn(arg));
+    }
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) != 255);
+    return WEXITSTATUS(status);
+}
+
+static int is_there(const void *name)
+{
+    return if_nametoindex(name) != 0;
+}
+
+static int count_links(const void *arg)
+{
+    int n = 0;
+    struct if_nameindex *all = if_nameindex();
+    for (struct if_nameindex *i = all; i && i->if_index; i++)
+        n += strncmp(i->if_name, "hf", 2) == 0;
+    return HF_MIN(n, 254);
+}
+
+bool h_fabric_has(const struct h_host *h, uint32_t key)
+{
+    char name[16];
+    (void)snprintf(name, sizeof(name), "hf%u", key);
+    return in_fabric(h, is_there, name);
+}
+
+unsigned h_fabric_count(const struct h_host *h)
+{
+    return (unsigned)in_fabric(h, count_links, NULL);
+}
+
+static void make_namespace(const char *path)
+{
+    assert_int_equal(hf_mkdir_p("/run/netns", 0755), 0);
+    int fd = open(path, O_RDONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
+    assert_true(fd >= 0);
+    (void)close(fd);
+    pid_t pid = fork();
+    if (pid == 0)
+        _exit(unshare(CLONE_NEWNET) < 0 || mount("/proc/self/ns/net", path, "none", MS_BIND, NULL) < 0);
+    int status = 0;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_int_equal(status, 0);
+}
+
+void h_fabric_open(struct h_host *h, const char *id)
+{
+    char path[64];
+    (void)snprintf(h->fabric_id, sizeof(h->fabric_id), "%s", id ? id : h->group);
+    hf_net_ns_path(h->fabric_id, path);
+    if (!id)
+        make_namespace(path);
+    h->fabric = (struct hf_net_config){
+        .id = h->fabric_id, .subnet4 = "10.117.0.0/20", .subnet6 = "fd68:6f6c:6466:1::/64", .ipv6 = true};
+    h->net = &h->fabric;
+}
+
+void h_fabric_close(struct h_host *h)
+{
+    char path[64];
+    hf_net_ns_path(h->fabric_id, path);
+    (void)umount2(path, MNT_DETACH);
+    (void)unlink(path);
+    h->net = NULL;
+    h->fabric_id[0] = '\0';
+}
+
 /* ---- driver ---- */
 
 static void on_exit_event(void *arg, struct hf_box *box, const struct hf_box_exit *e)
@@ -178,6 +258,7 @@ void h_open(struct h_host *h, uint32_t warm)
         .pool_bytes = POOL_BYTES,
         .warm_pool = warm,
         .warm_template = H_TEMPLATE,
+        .net = h->net,
     };
     struct hf_err err = {0};
     assert_int_equal(uv_loop_init(&h->loop), 0);
@@ -275,6 +356,16 @@ int h_destroy(struct h_host *h, struct hf_box *box, struct hf_err *err)
 {
     struct call c = {0};
     h->driver->ops->destroy(h->driver, box, on_done, &c);
+    assert_true(h_until(h, &c.done, CALL_TIMEOUT_MS));
+    if (err)
+        *err = c.err;
+    return c.err.r;
+}
+
+int h_network(struct h_host *h, struct hf_box *box, bool up, struct hf_err *err)
+{
+    struct call c = {0};
+    h->driver->ops->network(h->driver, box, up, on_done, &c);
     assert_true(h_until(h, &c.done, CALL_TIMEOUT_MS));
     if (err)
         *err = c.err;
@@ -464,12 +555,12 @@ unsigned h_count_loops(const struct h_host *h)
     return count_loops(cells) + count_loops(volumes);
 }
 
-static unsigned count_dir(const char *path, const char *except)
+static unsigned count_dir(const char *path)
 {
     unsigned n = 0;
     DIR *d = opendir(path);
     for (struct dirent *e; d && (e = readdir(d));)
-        n += e->d_name[0] != '.' && strcmp(e->d_name, except) != 0;
+        n += e->d_name[0] != '.' && strcmp(e->d_name, "templates") != 0 && strcmp(e->d_name, "number") != 0;
     if (d)
         (void)closedir(d);
     return n;
@@ -497,10 +588,12 @@ void h_assert_clean(const struct h_host *h)
     unsigned n = count_processes(h, 0, &pid);
     if (n)
         fail_msg("%u supervisors are left (%d)", n, (int)pid);
-    assert_int_equal(count_dir(h->run, "templates"), 0);
+    assert_int_equal(count_dir(h->run), 0);
     (void)snprintf(path, sizeof(path), "%s/pool/cells", h->data);
-    assert_int_equal(count_dir(path, ""), 0);
+    assert_int_equal(count_dir(path), 0);
     if (h_count_loops(h))
         fail_msg("%u loop devices are left", h_count_loops(h));
     assert_no_cgroups(h);
+    if (h->fabric_id[0] && h_fabric_count(h))
+        fail_msg("%u interfaces are left in the fabric", h_fabric_count(h));
 }

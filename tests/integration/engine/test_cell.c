@@ -95,7 +95,8 @@ static void test_kill_from_outside(void **state)
     struct hf_box *box = h_create(&host, "shot");
     char path[128];
     hf_auto_free char *pids = NULL;
-    (void)snprintf(path, sizeof(path), "/sys/fs/cgroup/pids/holdfast/%s/1/cgroup.procs", host.group);
+    (void)snprintf(path, sizeof(path), "/sys/fs/cgroup/pids/holdfast/%s/%u/cgroup.procs", host.group,
+                   h_box_number(box));
     assert_int_equal(hf_read_file(path, 4096, &pids, NULL), 0);
     uint64_t pid;
     assert_int_equal(hf_parse_u64((struct hf_str){pids, strspn(pids, "0123456789")}, INT32_MAX, &pid), 0);

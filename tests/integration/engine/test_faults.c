@@ -1,7 +1,7 @@
 /* SIGKILL of daemon and supervisor at every named point and at random times: afterwards a new daemon finds
  * what there is and removes it, and nothing is left. Also: 100 creates at once. Needs root.
  *
- * The victim is this program again: test_faults SHIM GUEST PROBES OP DATA RUN. */
+ * The victim is this program again: test_faults SHIM GUEST PROBES OP DATA RUN FABRIC. */
 #include "harness.h"
 
 #include <setjmp.h>
@@ -26,12 +26,14 @@ static char **args;
 static int setup(void **state)
 {
     h_setup(&host);
+    h_fabric_open(&host, NULL);
     *state = &host;
     return 0;
 }
 
 static int teardown(void **state)
 {
+    h_fabric_close(&host);
     h_teardown(&host);
     return 0;
 }
@@ -41,8 +43,10 @@ static int teardown(void **state)
 static int victim(const char *op)
 {
     struct hf_err err;
-    struct hf_box_spec spec = {.sandbox_id = "victim", .template_id = H_TEMPLATE};
-    bool warm = strcmp(op, "claim") == 0;
+    struct hf_box_spec spec = {.sandbox_id = "victim", .template_id = H_TEMPLATE, .network = true};
+    bool warm = strncmp(op, "claim", 5) == 0;
+    if (strcmp(op, "claim-without") == 0)
+        spec.network = false;
     h_open(&host, warm);
     if (warm)
         h_spin(&host, 300);
@@ -52,6 +56,10 @@ static int victim(const char *op)
     if (strcmp(op, "create-many") == 0)
         for (int i = 0; i < 100; i++)
             (void)h_create_spec(&host, &spec, &err);
+    if (strcmp(op, "claim-without") == 0)
+        h_spin(&host, 300); /* the wire goes after the answer */
+    if (strcmp(op, "unplug") == 0)
+        return h_network(&host, box, false, &err) < 0 ? 5 : 0;
     if (strcmp(op, "destroy") == 0)
         return h_destroy(&host, box, &err) < 0 ? 4 : 0;
     return 0;
@@ -63,7 +71,7 @@ static pid_t start_victim(const char *op, const char *point)
     char op_copy[16];
     (void)snprintf(op_copy, sizeof(op_copy), "%s", op);
     (void)snprintf(env, sizeof(env), "HOLDFAST_KILLPOINT=%s", point);
-    char *argv[] = {args[0], args[1], args[2], args[3], op_copy, host.data, host.run, NULL};
+    char *argv[] = {args[0], args[1], args[2], args[3], op_copy, host.data, host.run, host.fabric_id, NULL};
     char *envp[] = {env, NULL};
     pid_t pid;
     assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, envp), 0);
@@ -81,11 +89,14 @@ static int wait_for(pid_t pid)
 
 static size_t recover(void)
 {
+    static unsigned last;
     h_open(&host, 0);
     size_t n = h_sweep(&host);
     h_assert_clean(&host);
     struct hf_box *box = h_create(&host, "after");
     h_expect(box, "echo fine", "fine\n");
+    assert_true(h_box_number(box) > last); /* a number is a key in the fabric: never used twice */
+    last = h_box_number(box);
     assert_int_equal(h_destroy(&host, box, NULL), 0);
     h_close(&host, true);
     h_assert_clean(&host);
@@ -98,13 +109,24 @@ static void test_points_of_create(void **state)
         const char *op, *point;
         bool daemon_dies;
     } points[] = {
-        {"create", "cell.mkdir", true},   {"create", "cell.disk", true},
-        {"create", "cell.spec", true},    {"create", "cell.shim-started", true},
-        {"create", "shim.loop", false},   {"create", "shim.mounted", false},
-        {"create", "shim.cgroup", false}, {"create", "shim.cloned", false},
-        {"create", "shim.mapped", false}, {"create", "shim.ready", false},
-        {"create", "cell.ready", true},   {"claim", "shim.claimed", false},
+        {"create", "cell.mkdir", true},
+        {"create", "cell.disk", true},
+        {"create", "cell.spec", true},
+        {"create", "cell.shim-started", true},
+        {"create", "shim.loop", false},
+        {"create", "shim.mounted", false},
+        {"create", "shim.cgroup", false},
+        {"create", "shim.cloned", false},
+        {"create", "shim.mapped", false},
+        {"create", "shim.ready", false},
+        {"create", "cell.ready", true},
+        {"claim", "shim.claimed", false},
         {"claim", "cell.claimed", true},
+        {"create", "shim.net-plug", false},
+        {"create", "net.link.made", false},
+        {"create", "shim.net-plugged", false},
+        {"claim-without", "shim.net-unplug", false},
+        {"claim-without", "shim.net-unplugged", false},
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(points); i++) {
         int status = wait_for(start_victim(points[i].op, points[i].point));
@@ -118,8 +140,8 @@ static void test_points_of_create(void **state)
 
 static void test_points_of_destroy(void **state)
 {
-    static const char *const points[] = {"destroy.begin", "destroy.killed", "destroy.cgroup", "destroy.image",
-                                         "destroy.dir"};
+    static const char *const points[] = {"destroy.begin",  "destroy.killed", "destroy.unplugged",
+                                         "destroy.cgroup", "destroy.image",  "destroy.dir"};
     for (size_t i = 0; i < HF_ARRAY_LEN(points); i++) {
         int status = wait_for(start_victim("destroy", points[i]));
         if (!WIFSIGNALED(status))
@@ -127,6 +149,24 @@ static void test_points_of_destroy(void **state)
         size_t n = recover();
         print_message("%-18s %zu found\n", points[i], n);
         assert_true(n <= 1);
+    }
+}
+
+/* The supervisor dies while it removes the interface at the box's end, and while it is asked to. */
+static void test_points_of_the_wire(void **state)
+{
+    static const struct {
+        const char *op, *point;
+        int status;
+    } points[] = {{"destroy", "shim.net-unplug", 0},
+                  {"destroy", "shim.net-unplugged", 0},
+                  {"unplug", "shim.net-unplug", 5},
+                  {"unplug", "shim.net-unplugged", 5}};
+    for (size_t i = 0; i < HF_ARRAY_LEN(points); i++) {
+        int status = wait_for(start_victim(points[i].op, points[i].point));
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != points[i].status)
+            fail_msg("%s: the daemon ended with status %x", points[i].point, status);
+        (void)recover();
     }
 }
 
@@ -151,7 +191,7 @@ static void test_daemon_and_supervisor_killed(void **state)
     struct h_found found[H_FOUND_MAX];
     int status = wait_for(start_victim("create", "cell.ready"));
     assert_true(WIFSIGNALED(status));
-    pid_t shim = h_shim_pid(&host, 1);
+    pid_t shim = h_shim_pid(&host, 0);
     assert_true(shim > 0);
     assert_int_equal(kill(shim, SIGKILL), 0);
     h_open(&host, 0);
@@ -170,7 +210,7 @@ static void test_supervisor_stopped(void **state)
     struct h_found found[H_FOUND_MAX];
     h_open(&host, 0);
     (void)h_create(&host, "stopped");
-    pid_t shim = h_shim_pid(&host, 1);
+    pid_t shim = h_shim_pid(&host, 0);
     assert_true(shim > 0);
     assert_int_equal(kill(shim, SIGSTOP), 0);
     h_close(&host, false);
@@ -267,17 +307,19 @@ int main(int argc, char **argv)
 {
     h_require(argc, argv);
     args = argv;
-    if (argc == 7) {
+    if (argc == 8) {
         host.shim = argv[1];
         host.guest = argv[2];
         host.probes = argv[3];
         (void)snprintf(host.data, sizeof(host.data), "%s", argv[5]);
         (void)snprintf(host.run, sizeof(host.run), "%s", argv[6]);
+        h_fabric_open(&host, argv[7]);
         return victim(argv[4]);
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(test_points_of_create, h_reset),
         cmocka_unit_test_teardown(test_points_of_destroy, h_reset),
+        cmocka_unit_test_teardown(test_points_of_the_wire, h_reset),
         cmocka_unit_test_teardown(test_daemon_killed, h_reset),
         cmocka_unit_test_teardown(test_daemon_and_supervisor_killed, h_reset),
         cmocka_unit_test_teardown(test_supervisor_stopped, h_reset),

@@ -49,6 +49,8 @@ static void fill(struct hf_cell_spec *s)
         .cgroup_group = "holdfast/0123abcd",
         .disk_bytes = 1u << 30,
         .limits = {2000, 512u << 20, 1024, 77},
+        .fabric = {"/run/netns/holdfast-0123abcd", "10.117.0.0/16", "fd68::/64", true},
+        .network = true,
         .n_mounts = 2,
         .mounts = {{"/d/a.img", "/workspace", false}, {"/d/b.img", "/with space/x=y", true}},
     };
@@ -81,6 +83,20 @@ static void test_claim_keeps_the_rest(void **state)
     assert_int_equal(warm.limits.memory_bytes, 512u << 20);
     assert_int_equal(warm.n_mounts, 2);
     assert_true(warm.mounts[1].read_only);
+    assert_true(warm.network);
+    assert_string_equal(warm.fabric.ns, "/run/netns/holdfast-0123abcd");
+}
+
+/* Absent is not open: a daemon that knows no networks gets a box without one. */
+static void test_network_is_explicit(void **state)
+{
+    struct hf_cell_spec s;
+    fill(&s);
+    assert_int_equal(hf_cell_claim_read(HF_STR("sandbox_id=x\n"), &s), 0);
+    assert_false(s.network);
+    assert_int_equal(hf_cell_spec_read(HF_STR("n=1\ndir=/x\nimage=/y\n"), &s), 0);
+    assert_false(s.network);
+    assert_string_equal(s.fabric.ns, "");
 }
 
 static void test_spec_refuses(void **state)
@@ -116,6 +132,7 @@ int main(void)
         cmocka_unit_test(test_kv),
         cmocka_unit_test(test_spec_round_trip),
         cmocka_unit_test(test_claim_keeps_the_rest),
+        cmocka_unit_test(test_network_is_explicit),
         cmocka_unit_test(test_spec_refuses),
         cmocka_unit_test(test_exit_round_trip),
     };
