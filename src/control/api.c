@@ -43,6 +43,8 @@ void hf_api_add_all(struct hf_api *api)
     hf_api_add(api, hf_api_observe_routes, NULL);
     hf_api_add(api, hf_api_sandbox_routes, NULL);
     hf_api_add(api, hf_api_ingress_routes, NULL);
+    hf_api_add(api, hf_api_network_routes, NULL);
+    hf_api_add(api, hf_api_policy_routes, NULL);
     hf_api_add(api, hf_api_template_routes, NULL);
     hf_api_add(api, hf_api_node_routes, NULL);
 }

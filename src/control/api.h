@@ -86,6 +86,8 @@ extern const struct hf_api_route hf_api_observe_routes[];
 extern const struct hf_api_route hf_api_template_routes[];
 extern const struct hf_api_route hf_api_node_routes[];
 extern const struct hf_api_route hf_api_ingress_routes[];
+extern const struct hf_api_route hf_api_network_routes[];
+extern const struct hf_api_route hf_api_policy_routes[];
 extern const struct hf_api_route hf_api_missing_routes[];
 /* Adds them all. */
 void hf_api_add_all(struct hf_api *api);

@@ -19,13 +19,6 @@ static void no_fork(struct hf_call *call)
     hf_call_fail(call, 501, "forking sandboxes is not supported by this version of holdfast");
 }
 
-static void no_network(struct hf_call *call)
-{
-    hf_call_fail(call, 501,
-                 "changing a sandbox's network is not supported by this version of holdfast: "
-                 "sandboxes have loopback only");
-}
-
 static void no_volumes(struct hf_call *call)
 {
     hf_call_fail(call, 501,
@@ -56,7 +49,6 @@ const struct hf_api_route hf_api_missing_routes[] = {
     {"POST", "/sandboxes/{sandboxID}/snapshots", no_snapshots, HF_API_BODY_OPT},
     {"GET", "/snapshots", no_snapshots, 0},
     {"POST", "/sandboxes/{sandboxID}/fork", no_fork, HF_API_BODY_OPT},
-    {"PUT", "/sandboxes/{sandboxID}/network", no_network, HF_API_BODY_OPT},
     {"GET", "/volumes", no_volumes, 0},
     {"POST", "/volumes", no_volumes, HF_API_BODY_OPT},
     {"GET", "/volumes/{volumeID}", no_volumes, 0},

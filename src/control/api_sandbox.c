@@ -1,6 +1,7 @@
 /* Sandboxes: create, connect, timeouts, kill. */
 #include "base/clock.h"
 #include "base/fault.h"
+#include "control/network.h"
 #include "control/present.h"
 #include "control/validate.h"
 
@@ -40,11 +41,14 @@ static void create(struct hf_call *call, bool v2)
     struct hf_create_body body;
     struct hf_template_row t;
     char alias[HF_ROW_NAME];
+    json_auto_t *network = NULL;
     int r = hf_validate_create(call->body, v2, call->c->cfg, &body, &err);
     if (r == 0)
         r = hf_template_resolve(call->c, call->tenant, body.template_ref, &t, alias, &err);
     if (r == 0)
         r = hf_control_admit(call->c, call->tenant, &err);
+    if (r == 0)
+        r = hf_network_resolve(call->c, call->tenant, body.network, body.internet, &network, &err);
     if (r < 0) {
         hf_call_err(call, &err);
         return;
@@ -62,7 +66,8 @@ static void create(struct hf_call *call, bool v2)
                                 .pids_max = body.limits.pids_max,
                                 .timeout_s = body.timeout_s,
                                 .metadata = (json_t *)(uintptr_t)body.metadata,
-                                .env = (json_t *)(uintptr_t)body.env};
+                                .env = (json_t *)(uintptr_t)body.env,
+                                .network = network};
     hf_sandbox_create(call->c, &req, on_created, p, NULL);
 }
 

@@ -151,6 +151,17 @@ static void on_timeout(uv_timer_t *t)
     fail(t->data, -ETIMEDOUT, "not in time");
 }
 
+/* NULL for a body that could not be made or is not UTF-8. */
+static char *build_init(const json_t *body)
+{
+    hf_auto_free char *text = body ? json_dumps(body, JSON_COMPACT) : NULL;
+    if (!text)
+        return NULL;
+    return hf_xasprintf("POST /init HTTP/1.1\r\nHost: envd\r\nContent-Type: application/json\r\n"
+                        "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
+                        strlen(text), text);
+}
+
 static char *build_request(const struct hf_envd_init *init)
 {
     char now[HF_RFC3339_MAX];
@@ -161,14 +172,10 @@ static char *build_request(const struct hf_envd_init *init)
     if (!body)
         return NULL;
     (void)json_object_set_new(body, "envVars", init->env ? json_deep_copy(init->env) : json_object());
-    hf_auto_free char *text = json_dumps(body, JSON_COMPACT);
-    if (!text)
-        return NULL;
-    return hf_xasprintf("POST /init HTTP/1.1\r\nHost: envd\r\nContent-Type: application/json\r\n"
-                        "Content-Length: %zu\r\nConnection: close\r\n\r\n%s",
-                        strlen(text), text);
+    if (init->ca_bundle)
+        (void)json_object_set_new(body, "caBundle", json_string(init->ca_bundle));
+    return build_init(body);
 }
-
 /* Takes request. */
 static struct hf_envd_call *start(uv_loop_t *loop, const char *socket_path, const char *path, char *request,
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg)
@@ -197,6 +204,13 @@ struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, cons
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg)
 {
     return start(loop, socket_path, "/init", build_request(init), timeout_ms, cb, arg);
+}
+
+struct hf_envd_call *hf_envd_ca(uv_loop_t *loop, const char *socket_path, const char *pem,
+                                uint64_t timeout_ms, hf_envd_cb cb, void *arg)
+{
+    json_auto_t *body = json_pack("{s:s}", "caBundle", pem);
+    return start(loop, socket_path, "/init", build_init(body), timeout_ms, cb, arg);
 }
 
 struct hf_envd_call *hf_envd_health(uv_loop_t *loop, const char *socket_path, uint64_t timeout_ms,

@@ -11,6 +11,7 @@ struct hf_envd_init {
     const char *token, *sandbox_id, *template_id;
     const char *default_user; /* "user" */
     const json_t *env;        /* object of strings; may be NULL */
+    const char *ca_bundle;    /* PEM that the sandbox is to trust; NULL = none */
 };
 
 /* envd answered 2xx: err is NULL and version is its X-Envd-Version ("" when it has none). Comes later than
@@ -20,6 +21,10 @@ typedef void (*hf_envd_cb)(void *arg, const char *version, const struct hf_err *
 struct hf_envd_call;
 struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, const struct hf_envd_init *init,
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg) HF_MUST_USE;
+/* The certificate authorities of a running sandbox, and nothing else of it: PEM that it is to trust from now
+ * on, "" for none. */
+struct hf_envd_call *hf_envd_ca(uv_loop_t *loop, const char *socket_path, const char *pem,
+                                uint64_t timeout_ms, hf_envd_cb cb, void *arg) HF_MUST_USE;
 /* cb comes soon with -ECANCELED. */
 void hf_envd_cancel(struct hf_envd_call *call);
 /* A process with a pending SIGKILL runs no more code, so an answer proves that the sandbox lived when it was

@@ -4,6 +4,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "control/control.h"
+#include "control/net.h"
 
 struct waiter {
     struct hf_list node;
@@ -73,6 +74,8 @@ static void on_destroyed(void *arg, const struct hf_err *err)
 {
     struct hf_sandbox *sb = arg;
     sb->box = NULL;
+    if (sb->c->net && sb->net_key)
+        hf_cnet_forget(sb->c->net, sb->net_key);
     hf_killpoint("kill.box-destroyed");
     if (err && err->r < 0)
         hf_log_error("parts of a sandbox are left behind", "sandbox=%s error=%s", sb->row.id,
@@ -89,6 +92,7 @@ void hf_sandbox_kill_step(struct hf_sandbox *sb)
         gone(sb, NULL);
         return;
     }
+    sb->net_key = hf_box_net_key(sb->box);
     sb->c->driver->ops->destroy(sb->c->driver, sb->box, on_destroyed, sb);
 }
 

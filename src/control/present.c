@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "control/ingress.h"
 #include "control/validate.h"
+#include "egress/policy.h"
 
 json_t *hf_present_time(int64_t real_ms)
 {
@@ -69,10 +70,10 @@ json_t *hf_present_detail(struct hf_sandbox *sb)
     (void)json_object_set_new(v, "trafficAccessToken", traffic_token(sb));
     explicit_bzero(token, sizeof(token));
     (void)json_object_set_new(v, "domain", *sb->c->domain ? json_string(sb->c->domain) : json_null());
-    (void)json_object_set_new(v, "allowInternetAccess", json_false());
-    (void)json_object_set_new(v, "network",
-                              json_pack("{s:b, s:[], s:[s, s]}", "allowPublicTraffic", 1, "allowOut",
-                                        "denyOut", "0.0.0.0/0", "::/0"));
+    json_auto_t *doc = json_loads(sb->row.network, 0, NULL);
+    (void)json_object_set_new(v, "allowInternetAccess",
+                              json_boolean(json_is_true(json_object_get(doc, "allow_internet_access"))));
+    (void)json_object_set_new(v, "network", hf_policy_present(doc));
     (void)json_object_set_new(v, "lifecycle", json_pack("{s:b, s:s}", "autoResume", 0, "onTimeout", "kill"));
     return v;
 }

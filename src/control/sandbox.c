@@ -8,6 +8,8 @@
 #include "control/control.h"
 #include "control/envd_client.h"
 #include "control/ingress.h"
+#include "control/net.h"
+#include "control/network.h"
 
 /* ---- object ---- */
 
@@ -139,6 +141,7 @@ struct hf_create {
     struct hf_sandbox *sb;
     json_t *env;
     struct hf_envd_call *envd;
+    bool wire; /* the box gets an interface */
     uint64_t begin_ms;
     size_t n_mounts;
     struct {
@@ -260,6 +263,58 @@ static void driver_failed(struct hf_create *cr, const struct hf_err *err)
     finish(cr, err);
 }
 
+/* Certificate of the tenant's authority, where the policy needs connections to be opened up. */
+static int trusted(const struct hf_sandbox *sb, const char **ret, struct hf_err *err)
+{
+    json_auto_t *doc = NULL, *merged = NULL;
+    int r = hf_network_doc(sb, &doc, err);
+    if (r == 0)
+        r = hf_network_merge(sb->c, sb->row.tenant, doc, &merged, err);
+    if (r < 0 || !hf_cnet_needs_ca(merged))
+        return r;
+    *ret = hf_cnet_ca(sb->c->net, sb->row.tenant, err);
+    return *ret ? 0 : hf_err_wrap(err, "the tenant's certificate authority");
+}
+
+static void init_envd(struct hf_create *cr)
+{
+    struct hf_sandbox *sb = cr->sb;
+    struct hf_err err = {0};
+    const char *ca = NULL;
+    if (cr->wire && trusted(sb, &ca, &err) < 0) {
+        undo(cr, &err);
+        return;
+    }
+    char token[65];
+    hf_sandbox_token(sb->c, sb->row.id, token);
+    struct hf_envd_init init = {.token = token,
+                                .sandbox_id = sb->row.id,
+                                .template_id = sb->row.template_id,
+                                .default_user = "user",
+                                .env = cr->env,
+                                .ca_bundle = ca};
+    sb->ca_sent = ca != NULL;
+    cr->envd = hf_envd_init(sb->c->loop, hf_box_control_socket(sb->box), &init, HF_CONTROL_INIT_TIMEOUT_MS,
+                            on_init, cr);
+    explicit_bzero(token, sizeof(token));
+}
+
+static void on_policy(void *arg, const struct hf_err *err)
+{
+    struct hf_create *cr = arg;
+    if (cr->sb->state != HF_CREATING) {
+        killed_meanwhile(cr);
+    } else if (err) {
+        struct hf_err why = {0};
+        (void)hf_err_http(&why, err->r ? err->r : -EIO, 503,
+                          "the sandbox's network policy is not in force: %.200s", err->msg);
+        undo(cr, &why);
+    } else {
+        hf_killpoint("create.policy-applied");
+        init_envd(cr);
+    }
+}
+
 static void on_box(void *arg, struct hf_box *box, const struct hf_err *err)
 {
     struct hf_create *cr = arg;
@@ -276,16 +331,12 @@ static void on_box(void *arg, struct hf_box *box, const struct hf_err *err)
         return;
     }
     hf_killpoint("create.box-made");
-    char token[65];
-    hf_sandbox_token(sb->c, sb->row.id, token);
-    struct hf_envd_init init = {.token = token,
-                                .sandbox_id = sb->row.id,
-                                .template_id = sb->row.template_id,
-                                .default_user = "user",
-                                .env = cr->env};
-    cr->envd =
-        hf_envd_init(sb->c->loop, hf_box_control_socket(box), &init, HF_CONTROL_INIT_TIMEOUT_MS, on_init, cr);
-    explicit_bzero(token, sizeof(token));
+    sb->net_key = hf_box_net_key(box);
+    sb->wired = cr->wire;
+    if (cr->wire) /* nothing may run before its policy is in force */
+        hf_cnet_apply(sb->c->net, sb, on_policy, cr);
+    else
+        init_envd(cr);
 }
 
 static void on_row(void *arg, int r, const struct hf_err *err)
@@ -320,6 +371,7 @@ static void on_row(void *arg, int r, const struct hf_err *err)
                                .memory_bytes = (uint64_t)sb->row.memory_bytes,
                                .pids_max = (uint32_t)sb->row.pids_max,
                                .disk_bytes = (uint64_t)sb->row.disk_bytes,
+                               .network = cr->wire,
                                .n_mounts = cr->n_mounts};
     for (size_t i = 0; i < cr->n_mounts; i++)
         spec.mounts[i] = (struct hf_box_mount){cr->mounts[i].image, cr->mounts[i].path, false};
@@ -353,14 +405,22 @@ static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, con
     row->epoch = req->epoch;
     row->metadata = req->metadata ? json_dumps(req->metadata, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     /* Every switch is resolved to a value: nothing absent may later be read as open. */
-    row->network = hf_xstrdup("{\"allow_internet_access\":false,\"allow_public_traffic\":true,"
-                              "\"allow_out\":[],\"deny_out\":[\"0.0.0.0/0\",\"::/0\"]}");
+    row->network = req->network ? json_dumps(req->network, JSON_COMPACT)
+                                : hf_xstrdup("{\"allow_internet_access\":false,\"allow_public_traffic\":true,"
+                                             "\"allow_out\":[],\"deny_out\":[\"0.0.0.0/0\",\"::/0\"]}");
     row->lifecycle = hf_xstrdup("{\"on_timeout\":\"kill\",\"auto_resume\":false}");
     json_auto_t *mounts = json_array();
     for (size_t i = 0; i < req->n_mounts; i++)
         (void)json_array_append_new(
             mounts, json_pack("{s:s, s:s}", "name", req->mounts[i].name, "path", req->mounts[i].path));
     row->mounts = json_dumps(mounts, JSON_COMPACT);
+}
+
+static bool wants_wire(const struct hf_sandbox *sb)
+{
+    json_auto_t *doc = NULL, *merged = NULL;
+    return hf_network_ready(sb->c) && hf_network_doc(sb, &doc, NULL) == 0 &&
+           hf_network_merge(sb->c, sb->row.tenant, doc, &merged, NULL) == 0 && hf_network_needs_wire(merged);
 }
 
 void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf_sandbox_cb cb, void *arg,
@@ -376,6 +436,7 @@ void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf
     cr->begin_ms = hf_mono_ms();
     cr->cb = cb;
     cr->arg = arg;
+    cr->wire = wants_wire(sb);
     cr->n_mounts = HF_MIN(req->n_mounts, (size_t)HF_CONTROL_MOUNTS_MAX);
     for (size_t i = 0; i < cr->n_mounts; i++) {
         cr->mounts[i].image = hf_xstrdup(req->mounts[i].image);

@@ -223,48 +223,6 @@ static bool filled(const json_t *v)
                                      : true);
 }
 
-/* Only "deny everything" holds here, because a sandbox has no network but its own loopback. */
-static bool denies_everything(const json_t *deny)
-{
-    if (!json_is_array(deny))
-        return false;
-    size_t i;
-    json_t *v;
-    json_array_foreach((json_t *)(uintptr_t)deny, i, v)
-    {
-        const char *s = json_string_value(v);
-        if (s && strcmp(s, "0.0.0.0/0") == 0)
-            return true;
-    }
-    return false;
-}
-
-static int check_network(const json_t *body, struct hf_err *err)
-{
-    static const char why[] = "sandboxes have no network of their own yet, only loopback";
-    const json_t *net = member(body, "network");
-    if (!net)
-        return 0;
-    if (!json_is_object(net))
-        return BAD("validation error: \"network\" must be an object, not %s", type_name(net));
-    static const char *const fields[] = {"allowOut", "egressProxy", "rules", "maskRequestHost", "httpsPorts"};
-    for (size_t i = 0; i < HF_ARRAY_LEN(fields); i++) {
-        char what[48];
-        (void)snprintf(what, sizeof(what), "network.%s", fields[i]);
-        if (filled(member(net, fields[i])))
-            return unsupported(err, what, why);
-    }
-    const json_t *deny = member(net, "denyOut");
-    if (filled(deny) && !denies_everything(deny))
-        return unsupported(err, "network.denyOut", why);
-    bool public_traffic = true;
-    int r = boolean(net, "allowPublicTraffic", &public_traffic, err);
-    if (r > 0 && !public_traffic)
-        return unsupported(err, "network.allowPublicTraffic=false",
-                           "traffic to a sandbox's ports can't be restricted yet");
-    return r < 0 ? r : 0;
-}
-
 static int check_lifecycle(const json_t *body, struct hf_err *err)
 {
     bool pause = false, memory = true;
@@ -292,8 +250,8 @@ static int check_lifecycle(const json_t *body, struct hf_err *err)
 static int check_unsupported(const json_t *body, struct hf_err *err)
 {
     bool flag;
-    /* Both values of these hold: a sandbox is always secured by its token and never has internet access. */
-    if (boolean(body, "secure", &flag, err) < 0 || boolean(body, "allow_internet_access", &flag, err) < 0)
+    /* Both values hold: a sandbox is always secured by its token. */
+    if (boolean(body, "secure", &flag, err) < 0)
         return -EINVAL;
     if (filled(member(body, "volumeMounts")))
         return unsupported(err, "volumeMounts",
@@ -304,8 +262,21 @@ static int check_unsupported(const json_t *body, struct hf_err *err)
     const json_t *iam = member(body, "iam");
     if (filled(iam) && filled(member(iam, "tokens")))
         return unsupported(err, "iam", "there are no identity tokens");
-    int r = check_network(body, err);
-    return r < 0 ? r : check_lifecycle(body, err);
+    return check_lifecycle(body, err);
+}
+
+int hf_validate_network(const json_t *body, const json_t **ret, int *ret_internet, struct hf_err *err)
+{
+    bool internet = false;
+    const json_t *net = member(body, "network");
+    if (net && !json_is_object(net))
+        return BAD("validation error: \"network\" must be an object, not %s", type_name(net));
+    int r = boolean(body, "allow_internet_access", &internet, err);
+    if (r < 0)
+        return r;
+    *ret = net;
+    *ret_internet = r > 0 ? internet : -1;
+    return 0;
 }
 
 int hf_validate_create(const json_t *body, bool v2, const struct hf_config *cfg, struct hf_create_body *ret,
@@ -332,6 +303,8 @@ int hf_validate_create(const json_t *body, bool v2, const struct hf_config *cfg,
     out.env = member(body, "envVars");
     if (r >= 0 && out.env)
         r = hf_validate_env(out.env, "envVars", err);
+    if (r >= 0)
+        r = hf_validate_network(body, &out.network, &out.internet, err);
     if (r >= 0)
         r = check_unsupported(body, err);
     if (r < 0)

@@ -24,6 +24,8 @@ struct hf_create_body {
     char template_ref[HF_ROW_NAME];
     int64_t timeout_s;
     const json_t *metadata, *env; /* borrowed from the body; NULL = none */
+    const json_t *network;        /* likewise; only its type is checked: see control/network.h */
+    int internet;                 /* allow_internet_access: 1, 0, -1 = not said */
     struct hf_limits limits;
 };
 
@@ -31,6 +33,9 @@ struct hf_create_body {
  * taken and dropped; unknown fields are tolerated because newer SDKs send them. */
 int hf_validate_create(const json_t *body, bool v2, const struct hf_config *cfg, struct hf_create_body *ret,
                        struct hf_err *err) HF_MUST_USE;
+/* The members "network" and "allow_internet_access". */
+int hf_validate_network(const json_t *body, const json_t **ret, int *ret_internet,
+                        struct hf_err *err) HF_MUST_USE;
 /* cpuCount, memoryMB, diskSizeMB, pidsMax. */
 int hf_validate_limits(const json_t *body, struct hf_limits *ret, struct hf_err *err) HF_MUST_USE;
 /* An object of strings without control characters; reserved keys refused unless allow_reserved. */

@@ -53,6 +53,11 @@ uint64_t hf_box_disk_bytes(const struct hf_box *box)
     return box->disk_bytes;
 }
 
+uint32_t hf_box_net_key(const struct hf_box *box)
+{
+    return (uint32_t)strtoul(strrchr(box->dir, '/') + 1, NULL, 10) + 1;
+}
+
 const char *hf_box_cause_name(enum hf_box_cause cause)
 {
     static const char *const names[] = {"exited", "oom", "killed", "supervisor lost"};
@@ -394,6 +399,16 @@ static bool image_in_use(struct hf_fake *f, const struct hf_box_spec *spec)
     return i.used;
 }
 
+/* The box's directory has the file `wire` while it is plugged in. */
+static void set_wire(const struct hf_box *box, bool up)
+{
+    hf_auto_free char *path = hf_xasprintf("%s/wire", box->dir);
+    if (up)
+        write_text(box->dir, "wire", "");
+    else
+        (void)unlink(path);
+}
+
 static void fake_create(struct hf_driver *d, const struct hf_box_spec *spec, hf_box_cb cb, void *arg)
 {
     struct hf_fake *f = (struct hf_fake *)d;
@@ -410,6 +425,7 @@ static void fake_create(struct hf_driver *d, const struct hf_box_spec *spec, hf_
     if (spec->n_mounts)
         write_text(dir, "image", spec->mounts[0].image);
     write_text(dir, "id", spec->sandbox_id);
+    set_wire(l->box, spec->network);
     listen_box(l->box);
 }
 
@@ -479,6 +495,19 @@ static void fake_close(struct hf_driver *d, bool kill_pool, hf_done_cb cb, void 
     l->arg = arg;
 }
 
+static void run_done(struct later *l)
+{
+    l->done_cb(l->arg, NULL);
+}
+
+static void fake_network(struct hf_driver *d, struct hf_box *box, bool up, hf_done_cb cb, void *arg)
+{
+    struct later *l = later((struct hf_fake *)d, 0, run_done);
+    set_wire(box, up);
+    l->done_cb = cb;
+    l->arg = arg;
+}
+
 static void fake_set_warm(struct hf_driver *d, const char *template_id, uint32_t count)
 {
     struct hf_fake *f = (struct hf_fake *)d;
@@ -496,6 +525,7 @@ static const struct hf_driver_ops fake_ops = {
     .dial = fake_dial,
     .stats = fake_stats,
     .close = fake_close,
+    .network = fake_network,
     .set_warm = fake_set_warm,
 };
 

@@ -223,7 +223,8 @@ static void test_bad_creates(void **state)
          "volumeMounts"},
         {"{\"templateID\":\"base\",\"network\":{\"allowOut\":[\"1.1.1.1\"]}}", 501, "network.allowOut"},
         {"{\"templateID\":\"base\",\"network\":{\"denyOut\":[\"1.1.1.1\"]}}", 501, "network.denyOut"},
-        {"{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":false}}", 501, "allowPublicTraffic"},
+        {"{\"templateID\":\"base\",\"network\":{\"policies\":[\"x\"]}}", 501, "network.policies"},
+        {"{\"templateID\":\"base\",\"network\":{\"allowPublicTraffic\":0}}", 400, "allowPublicTraffic"},
         {"{\"templateID\":\"base\",\"network\":{\"egressProxy\":{\"address\":\"x:1\"}}}", 501, "egressProxy"},
         {"{\"templateID\":\"base\",\"network\":[]}", 400, "network"},
     };
@@ -391,7 +392,6 @@ static void test_missing_parts(void **state)
         {"POST", "/sandboxes/iabc/snapshots", "{}", "snapshot"},
         {"GET", "/snapshots", NULL, "snapshot"},
         {"POST", "/sandboxes/iabc/fork", "{\"count\":2}", "fork"},
-        {"PUT", "/sandboxes/iabc/network", "{}", "network"},
         {"GET", "/volumes", NULL, "volume"},
         {"POST", "/volumes", "{\"name\":\"x\"}", "volume"},
         {"GET", "/secrets", NULL, "secret"},
