@@ -9,18 +9,21 @@
 
 /* ---- a connection's end ---- */
 
-static void conn_unref(struct hf_l7_conn *c)
+void hf_l7_unref(struct hf_l7_conn *c)
 {
     if (--c->handles)
         return;
     hf_netd_box_unref(c->box);
     hf_buf_done(&c->first);
+    free(c->exec);
+    free(c->tunnel_method);
+    free(c->tunnel_path);
     free(c);
 }
 
 static void timer_closed(uv_handle_t *h)
 {
-    conn_unref(h->data);
+    hf_l7_unref(h->data);
 }
 
 static void stream_closed(uv_handle_t *h)
@@ -37,14 +40,27 @@ void hf_l7_close_stream(uv_stream_t *s, bool reset)
     uv_close((uv_handle_t *)s, stream_closed);
 }
 
+void hf_l7_link_close(struct hf_l7_link *k, bool reset)
+{
+    hf_tls_free(hf_take_ptr(k->tls));
+    hf_l7_close_stream(hf_take_ptr(k->stream), reset);
+}
+
 void hf_l7_end(struct hf_l7_conn *c, bool reset)
 {
-    if (c->state == HF_L7_ENDED)
+    enum hf_l7_state was = c->state;
+    if (was == HF_L7_ENDED)
         return;
     c->state = HF_L7_ENDED;
     hf_list_del(&c->node);
     c->box->counts.l7_open--;
     c->l7->n_conns--;
+    hf_l7_bind_cancel(hf_take_ptr(c->bind));
+    hf_l7_up_cancel(hf_take_ptr(c->up));
+    if (was == HF_L7_HTTP)
+        hf_l7_http_end(c, reset);
+    if (c->pipe)
+        hf_l7_pipe_end(hf_take_ptr(c->pipe), reset);
     hf_l7_close_stream((uv_stream_t *)hf_take_ptr(c->client), reset);
     uv_close((uv_handle_t *)&c->timer, timer_closed);
 }
@@ -100,6 +116,8 @@ static struct hf_l7_conn *conn_new(struct hf_l7 *l, struct hf_netd_box *b, uv_tc
     c->first = HF_BUF_INIT(HF_HELLO_MAX);
     c->handles = 1;
     client->data = c;
+    hf_list_init(&c->xchgs);
+    hf_list_init(&c->clients);
     (void)uv_timer_init(l->d->loop, &c->timer);
     c->timer.data = c;
     hf_list_add_head(&b->l7, &c->node);
@@ -130,7 +148,7 @@ static bool admit(struct hf_l7 *l, uv_tcp_t *t)
     c->port = port;
     c->src_port = src_port;
     (void)uv_tcp_nodelay(t, 1);
-    hf_l7_end(c, true);
+    hf_l7_begin(c);
     return true;
 }
 
@@ -173,18 +191,36 @@ static int listen_on(struct hf_l7 *l, int domain)
     return uv_listen((uv_stream_t *)t, BACKLOG, on_connection);
 }
 
+static void handle_closed(struct hf_l7 *l)
+{
+    if (--l->handles)
+        return;
+    hf_l7_mitm_done(l);
+    hf_tls_ctx_unref(l->up_ctx);
+    free(l->up_ca);
+    free(l);
+}
+
 static void listener_closed(uv_handle_t *h)
 {
-    struct hf_l7 *l = h->data;
-    if (--l->handles == 0)
-        free(l);
+    handle_closed(h->data);
+}
+
+static void server_closed(void *arg)
+{
+    handle_closed(arg);
 }
 
 int hf_l7_start(struct hf_netd *d, struct hf_err *err)
 {
     struct hf_l7 *l = hf_new(struct hf_l7);
     l->d = d;
-    l->handles = 1; /* the caller's */
+    hf_list_init(&l->leaf_order);
+    hf_list_init(&l->dead);
+    l->http = hf_http_server_new(d->loop, &hf_l7_handler, l);
+    (void)uv_timer_init(d->loop, &l->reaper);
+    l->reaper.data = l;
+    l->handles = 2; /* the server and the reaper */
     d->l7 = l;
     int r = listen_on(l, AF_INET);
     if (r == 0 && d->cfg.ipv6)
@@ -197,27 +233,39 @@ int hf_l7_start(struct hf_netd *d, struct hf_err *err)
     return 0;
 }
 
+static void end_all(struct hf_netd_box *b)
+{
+    hf_list_foreach_safe(it, &b->l7) hf_l7_end(hf_list_entry(it, struct hf_l7_conn, node), true);
+}
+
 void hf_l7_stop(struct hf_netd *d)
 {
-    struct hf_l7 *l = hf_take_ptr(d->l7);
+    struct hf_l7 *l = d->l7;
     if (!l)
         return;
     size_t pos = 0;
     struct hf_netd_box *b;
     while ((b = hf_map_next(&d->boxes, &pos, NULL)))
-        hf_list_foreach_safe(it, &b->l7) hf_l7_end(hf_list_entry(it, struct hf_l7_conn, node), true);
+        end_all(b);
+    hf_l7_reap(l);
+    d->l7 = NULL;
     for (unsigned i = 0; i < l->n_listeners; i++)
         uv_close((uv_handle_t *)&l->listeners[i], listener_closed);
-    if (--l->handles == 0)
-        free(l);
+    uv_close((uv_handle_t *)&l->reaper, listener_closed);
+    hf_http_server_free(l->http, server_closed, l);
 }
 
 void hf_l7_rejudge(struct hf_netd_box *b)
 {
-    hf_list_foreach_safe(it, &b->l7) hf_l7_end(hf_list_entry(it, struct hf_l7_conn, node), true);
+    if (b->gone) {
+        end_all(b);
+        return;
+    }
+    hf_list_foreach_safe(it, &b->l7) hf_l7_conn_rejudge(hf_list_entry(it, struct hf_l7_conn, node));
 }
 
 void hf_l7_tenant_changed(struct hf_netd_tenant *t)
 {
-    hf_log_debug("a tenant's secrets or CA changed", "tenant=%s", t->name);
+    /* Secrets are looked up at each request, and leaves belong to the authority that signed them. */
+    hf_log_debug("a tenant's secrets or authority changed", "tenant=%s", t->name);
 }
