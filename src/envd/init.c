@@ -5,6 +5,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/path.h"
+#include "envd/ca.h"
 #include "envd/procenv.h"
 #include "envd/server.h"
 
@@ -75,7 +76,7 @@ static int set_token(struct envd *e, const json_t *body, struct hf_err *err)
 /* ---- the body of /init ---- */
 
 static const char *const text_fields[] = {"accessToken", "timestamp",  "defaultUser", "defaultWorkdir",
-                                          "sandboxId",   "templateId", "hostname"};
+                                          "sandboxId",   "templateId", "hostname",    "caBundle"};
 
 static int check_body(const json_t *body, struct hf_err *err)
 {
@@ -96,9 +97,6 @@ static int check_body(const json_t *body, struct hf_err *err)
     }
     if (json_array_size(json_object_get(body, "volumeMounts")) > 0)
         return hf_err_http(err, -ENOSYS, 501, "volumeMounts are not supported: the engine mounts volumes");
-    if (text_at(body, "caBundle").n)
-        return hf_err_http(err, -ENOSYS, 501,
-                           "caBundle is not supported: put certificates into the template");
     return 0;
 }
 
@@ -199,6 +197,8 @@ static void init_body(struct hf_req *req, struct hf_str text, void *arg)
     int late = r;
     if (r >= 0)
         r = set_token(e, body, &err);
+    if (r >= 0 && !late && text_at(body, "caBundle").p)
+        r = ca_install("", text_at(body, "caBundle"), &e->ca_bundle, &err);
     if (r < 0) {
         hf_res_err(req, &err);
         return;

@@ -1,5 +1,6 @@
 #include "envd/procenv.h"
 
+#include "envd/ca.h"
 #include "envd/spawn.h"
 
 static void set(struct procenv *env, const char *name, const char *value)
@@ -61,6 +62,8 @@ int procenv_build(const struct envd *e, const struct envd_user *u, const json_t 
     set(ret, "HOME", u->home);
     set(ret, "USER", u->name);
     set(ret, "LOGNAME", u->name);
+    for (const char *const *name = ca_variables; e->ca_bundle && *name; name++)
+        set(ret, *name, ca_variable_value(*name, e->ca_bundle));
     int r = set_all(ret, global, err);
     return r == 0 && request ? set_all(ret, request, err) : r;
 }

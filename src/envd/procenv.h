@@ -1,4 +1,5 @@
-/* The environment of a child: starts empty, then PATH, HOME, USER, LOGNAME, the box's (E2B_*), the user's
+/* The environment of a child: starts empty, then PATH, HOME, USER, LOGNAME, where
+ * the trust store is (ca.h), the box's (E2B_*), the user's
  * from /init, the request's; later ones win. */
 #pragma once
 

@@ -24,6 +24,7 @@ static const struct route {
     {"/metrics", "GET", 0, metrics_handle},
     {"/envs", "GET", 0, envs_handle},
     {"/init", "POST", ANYONE | CONTROL, init_handle},
+    {"/owner", "POST", ANYONE | CONTROL, owner_handle},
     {"/files", "GET, HEAD, POST, PUT", ANYONE, files_handle},
     {"/files/compose", "POST", 0, files_handle},
     {EXEC_HTTP_PREFIX, "GET", BELOW, exec_http_handle},

@@ -31,6 +31,9 @@ bool metrics_parse_cpu(struct hf_str text, uint64_t *ret_ns);
 /* Value of a "key value" line. */
 bool metrics_parse_field(struct hf_str text, const char *key, uint64_t *ret);
 
+/* ownerhttp.c: POST /owner */
+void owner_handle(struct envd *e, struct hf_req *req);
+
 /* exechttp.c: GET /holdfast/exec… */
 #define EXEC_HTTP_PREFIX "/holdfast/exec"
 void exec_http_handle(struct envd *e, struct hf_req *req);

@@ -43,9 +43,9 @@ child.on('exit', () => (child.gone = true));
 const envd = new Envd(port);
 const b64 = (s) => Buffer.from(s).toString('base64');
 
-function control(body) {
+function control(body, path = '/init') {
   return new Promise((resolve, reject) => {
-    const req = http.request({ socketPath: ctl, method: 'POST', path: '/init', headers: { 'content-type': 'application/json' } }, (res) => {
+    const req = http.request({ socketPath: ctl, method: 'POST', path, headers: { 'content-type': 'application/json' } }, (res) => {
       let text = '';
       res.on('data', (d) => (text += d));
       res.on('end', () => resolve({ status: res.statusCode, headers: res.headers, body: text }));
@@ -539,6 +539,58 @@ test('descriptors and zombies do not pile up', async () => {
   assert.equal(zombies.length, 0);
 });
 
+// ---- whose connection is it ----
+
+test('owner: the exec of a connection, control socket only', async () => {
+  const server = net.createServer().listen(0, '127.0.0.1');
+  await new Promise((r) => server.on('listening', r));
+  const peers = [];
+  server.on('connection', (s) => {
+    s.on('error', () => {});
+    peers.push(s);
+  });
+  const { port } = server.address();
+  const owner = async (body) => {
+    const res = await control(body, '/owner');
+    return { status: res.status, ...JSON.parse(res.body) };
+  };
+  const connected = async (n) => {
+    for (let i = 0; i < 100 && peers.length < n; i++) await sleep(20);
+    const s = peers[n - 1];
+    return { port: s.remotePort, address: s.remoteAddress, remote_port: port, remote_address: '127.0.0.1' };
+  };
+  // As another user, in a child of a child that its parent no longer waits for.
+  const dial = `exec 3<>/dev/tcp/127.0.0.1/${port}; sleep 30`;
+  const a = await envd.start('/bin/bash', ['-c', `(bash -c '${dial}' &) ; sleep 30`], { tag: 'dialler', headers: { authorization: basic('nobody') } });
+  const c1 = await connected(1);
+  const first = await owner(c1);
+  assert.equal(first.status, 200);
+  assert.equal(first.exec, String(a.pid));
+  assert.equal(first.tag, 'dialler');
+  assert.notEqual(first.pid, a.pid);
+  const b = await envd.start('/bin/bash', ['-c', `setsid bash -c '${dial}'; true`], { headers: { authorization: basic('root') } });
+  const second = await owner(await connected(2));
+  assert.equal(second.exec, String(b.pid), 'a session of its own below the exec');
+  assert.equal(second.tag, null);
+  assert.deepEqual(await owner({ port: c1.port }), first, 'the port alone will do');
+  assert.equal((await owner({ port: 1, address: '127.0.0.1' })).status, 404);
+  assert.equal((await owner({ ...c1, address: '127.0.0.9' })).status, 404);
+  // The test's own end of the connection: a process, but no exec of envd's.
+  const own = await owner({ port, address: '127.0.0.1', remote_port: c1.port, remote_address: '127.0.0.1' });
+  assert.deepEqual([own.status, own.pid, own.exec], [200, process.pid, '']);
+  assert.equal((await owner({ port, address: '127.0.0.1' })).status, 404, 'two connections have this end');
+  for (const bad of [{}, { port: 0 }, { port: 65536 }, { port: '1' }, { port: 1, address: 'localhost' }, { port: 1, remote_port: -1 }, 'x', []])
+    assert.equal((await owner(bad)).status, 400, JSON.stringify(bad));
+  assert.equal((await control({ port: 1, pad: 'x'.repeat(2000) }, '/owner')).status, 413);
+  assert.equal((await envd.request('POST', '/owner', { body: '{"port":1}' })).status, 404);
+  const many = await Promise.all(Array.from({ length: 60 }, () => control(c1, '/owner')));
+  assert.ok(many.every((r) => r.status === 200 || r.status === 503));
+  assert.ok(many.some((r) => r.status === 200));
+  for (const p of [a, b]) await envd.call('SendSignal', { process: { pid: p.pid }, signal: 'SIGNAL_SIGKILL' });
+  for (const s of peers) s.destroy();
+  server.close();
+});
+
 // ---- /init and the token: last, because the token stays ----
 
 test('init: control socket only, values, token', async () => {
@@ -546,6 +598,11 @@ test('init: control socket only, values, token', async () => {
   assert.equal((await control('{nope')).status, 400);
   assert.equal((await control({ envVars: { A: 1 } })).status, 400);
   assert.equal((await control({ volumeMounts: [{ path: '/x' }] })).status, 501);
+  assert.equal((await control({ caBundle: 7 })).status, 400);
+  const notPem = await control({ caBundle: 'nonsense', envVars: { UNSET: '1' } });
+  assert.equal(notPem.status, 400);
+  assert.match(JSON.parse(notPem.body).message, /certificates in PEM/);
+  assert.ok(!JSON.parse((await envd.request('GET', '/envs')).body).UNSET, 'a refused /init changes nothing');
   const ok = await control({ envVars: { FROM_INIT: 'yes' }, sandboxId: 'itest', templateId: 'tbase', timestamp: new Date().toISOString(), defaultUser: 'root', defaultWorkdir: '/tmp' });
   assert.equal(ok.status, 204);
   assert.equal(ok.headers['x-envd-version'], '0.6.13');
