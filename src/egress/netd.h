@@ -62,8 +62,9 @@ struct hf_netd_box {
     struct hf_net_addrs addrs;
     struct hf_policy *policy; /* replaced as a whole; take a ref over an asynchronous step */
     unsigned policy_generation;
-    struct hf_list l7;     /* connections of src/egress/l7, its own node type */
-    struct hf_map learned; /* owned by learn.c */
+    struct hf_list l7;            /* connections of src/egress/l7, its own node type */
+    struct hf_map learned;        /* owned by learn.c, */
+    struct hf_list learned_order; /* likewise, the oldest first */
     struct {
         uint64_t dns_queries, dns_denied, l7_open, l7_requests, l7_denied;
     } counts;
@@ -75,7 +76,7 @@ struct hf_netd {
     struct hf_net *net;
     struct hf_net_config cfg;
     struct hf_map boxes;   /* text of key -> box */
-    struct hf_map by_addr; /* text of the box's address -> box */
+    struct hf_map by_addr; /* struct hf_addr's bytes -> box */
     struct hf_map tenants;
     const char *ca_file;      /* trust store for upstreams; NULL = the system's */
     void *dns, *l7, *records; /* each part's own */
@@ -98,6 +99,9 @@ typedef void (*hf_resolve_cb)(void *arg, int r, const struct hf_addr *addrs, siz
 void hf_netd_resolve(struct hf_netd_box *b, const char *name, hf_resolve_cb cb, void *arg);
 /* Did the resolver answer this address for this name to this box, and is that still valid? */
 bool hf_netd_learned(struct hf_netd_box *b, const char *name, const struct hf_addr *a);
+/* Did it answer it for some name of which wanted(box's policy, name) holds? */
+bool hf_netd_learned_for(struct hf_netd_box *b, const struct hf_addr *a,
+                         bool (*wanted)(const struct hf_policy *p, const char *name));
 
 /* l7*.c */
 int hf_l7_start(struct hf_netd *d, struct hf_err *err) HF_MUST_USE;
