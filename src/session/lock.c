@@ -68,6 +68,7 @@ void hf_session_leave(struct session_op *op)
     struct session_lock *l = op->lock;
     json_decref(op->ask.metadata);
     json_decref(op->ask.env);
+    json_decref(op->ask.network);
     hf_session_row_done(&op->row);
     free(op->image);
     free(op);

@@ -45,13 +45,13 @@ static void with_row(void *arg, struct hf_meta_batch *b, const char *sandbox_id)
 {
     struct session_op *op = arg;
     hf_bind_session(b, op->row.id, op->row.epoch, sandbox_id, hf_real_ms());
+    hf_session_keep_network(op, b);
 }
 
 /* What the session's metadata says, what this open says, and the stamp by which a lost binding is found. */
 static json_t *stamped(const struct session_op *op)
 {
-    json_t *m = op->row.metadata ? json_loads(op->row.metadata, 0, NULL) : NULL;
-    m = m ? m : json_object();
+    json_t *m = hf_session_metadata(&op->row, NULL);
     if (op->ask.metadata)
         (void)json_object_update(m, op->ask.metadata);
     (void)json_object_set_new(m, "holdfast.session", json_string(op->row.id));
@@ -65,7 +65,7 @@ static void create_sandbox(struct session_op *op)
 {
     struct hf_control *c = op->s->c;
     struct hf_err err = {0};
-    if (hf_control_admit(c, op->tenant, &err) < 0) {
+    if (hf_control_admit(c, op->tenant, &err) < 0 || hf_session_pick_network(op, &err) < 0) {
         hf_session_fail(op, &err);
         return;
     }
@@ -83,6 +83,7 @@ static void create_sandbox(struct session_op *op)
                                 .timeout_s = timeout_s,
                                 .metadata = metadata,
                                 .env = op->ask.env,
+                                .network = op->ask.network,
                                 .session_id = op->row.id,
                                 .epoch = op->row.epoch + 1,
                                 .n_mounts = 1,
@@ -294,7 +295,7 @@ static void make_session(struct session_op *op)
     (void)snprintf(row->volume_id, sizeof(row->volume_id), "ws-%s", row->id + 4);
     (void)snprintf(row->template_ref, sizeof(row->template_ref), "%s",
                    *op->ask.template_ref ? op->ask.template_ref : HF_SESSION_TEMPLATE);
-    row->metadata = op->ask.metadata ? json_dumps(op->ask.metadata, JSON_COMPACT) : hf_xstrdup("{}");
+    row->metadata = hf_session_metadata_with(op->ask.metadata, NULL);
     row->created_ms = row->updated_ms = row->opened_ms = v.created_ms;
     v.bytes = op->ask.workspace_bytes ? op->ask.workspace_bytes : (int64_t)c->cfg->default_volume;
     (void)snprintf(v.id, sizeof(v.id), "%s", row->volume_id);

@@ -41,8 +41,9 @@ json_t *hf_session_present(const struct hf_session_row *row)
     static const char *const parts[] = {"agent", "user", "conversation"};
     for (unsigned i = 0; i < HF_ARRAY_LEN(parts); i++)
         (void)json_object_set_new(v, parts[i], part_of(row->key, i));
-    json_t *metadata = row->metadata ? json_loads(row->metadata, 0, NULL) : NULL;
-    (void)json_object_set_new(v, "metadata", metadata ? metadata : json_object());
+    json_t *network = NULL;
+    (void)json_object_set_new(v, "metadata", hf_session_metadata(row, &network));
+    (void)json_object_set_new(v, "network", hf_session_present_network(network));
     (void)json_object_set_new(v, "sandbox_id", *row->sandbox_id ? json_string(row->sandbox_id) : json_null());
     (void)json_object_set_new(v, "created_at", hf_present_time(row->created_ms));
     (void)json_object_set_new(v, "updated_at", hf_present_time(row->updated_ms));
@@ -140,7 +141,10 @@ static void open_session(struct hf_call *call)
 {
     struct session_ask ask = {0};
     struct hf_err err = {0};
-    if (take_ask(call->body, call->c->cfg, &ask, &err) < 0) {
+    int r = take_ask(call->body, call->c->cfg, &ask, &err);
+    if (r >= 0)
+        r = hf_session_take_network(call->c, call->tenant, call->body, &ask, &err);
+    if (r < 0) {
         json_decref(ask.metadata);
         json_decref(ask.env);
         hf_call_err(call, &err);

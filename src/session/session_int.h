@@ -39,6 +39,7 @@ struct session_ask {
     int64_t workspace_bytes;        /* 0 = default; counts when the session is made */
     json_t *metadata, *env;         /* owned; NULL = none */
     struct hf_limits limits;
+    json_t *network; /* owned; canonical; NULL = the session's, or the default */
 };
 
 struct session_op {
@@ -78,6 +79,18 @@ bool hf_session_load(struct session_op *op);
 void hf_session_open_run(struct session_op *op);   /* open.c */
 void hf_session_close_run(struct session_op *op);  /* close.c */
 void hf_session_delete_run(struct session_op *op); /* close.c */
+
+/* network.c: "network", "policies" and "allow_internet_access" of an open. */
+int hf_session_take_network(struct hf_control *c, const char *tenant, const json_t *body,
+                            struct session_ask *ask, struct hf_err *err) HF_MUST_USE;
+/* The row's metadata as people gave it; the network that was kept comes apart (NULL: none). New references.
+ */
+json_t *hf_session_metadata(const struct hf_session_row *row, json_t **ret_network);
+char *hf_session_metadata_with(json_t *metadata, const json_t *network) HF_MUST_USE;
+/* Fills op->ask.network for a sandbox that is to be made. */
+int hf_session_pick_network(struct session_op *op, struct hf_err *err) HF_MUST_USE;
+void hf_session_keep_network(struct session_op *op, struct hf_meta_batch *b);
+json_t *hf_session_present_network(json_t *doc); /* takes doc */
 
 json_t *hf_session_present(const struct hf_session_row *row);
 json_t *hf_session_present_sandbox(const struct hf_sandbox *sb);

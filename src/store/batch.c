@@ -43,6 +43,7 @@ const char *const meta_write_sql[W_COUNT] = {
     [W_VOLUME_STATE] = "UPDATE volumes SET state = ?2 WHERE id = ?1",
     [W_VOLUME_DEL] = "DELETE FROM volumes WHERE id = ?1",
     [W_ANSWER] = "INSERT OR REPLACE INTO answers VALUES(?, ?, ?, ?, ?, ?)",
+    [W_SESSION_METADATA] = "UPDATE sessions SET metadata = ?2 WHERE id = ?1",
     [W_SANDBOX_NETWORK] = "UPDATE sandboxes SET network = ?2 WHERE id = ?1",
     [W_POLICY] = "INSERT INTO policies VALUES(?, ?, ?, ?, ?, ?) ON CONFLICT(tenant, name) DO UPDATE SET"
                  " doc = excluded.doc, version = excluded.version, updated_ms = excluded.updated_ms",

@@ -37,6 +37,7 @@ enum meta_stmt {
     W_VOLUME_DEL,
     W_ANSWER,
     W_SANDBOX_NETWORK,
+    W_SESSION_METADATA,
     W_POLICY,
     W_POLICY_DEL,
     W_SECRET,

@@ -103,6 +103,11 @@ void hf_set_sandbox_network(struct hf_meta_batch *b, const char *id, const char 
     two_texts(b, W_SANDBOX_NETWORK, id, network);
 }
 
+void hf_set_session_metadata(struct hf_meta_batch *b, const char *id, const char *metadata)
+{
+    two_texts(b, W_SESSION_METADATA, id, metadata);
+}
+
 void hf_put_policy(struct hf_meta_batch *b, const struct hf_policy_row *p)
 {
     struct meta_op *op = meta_add(b, W_POLICY);

@@ -6,6 +6,7 @@
 
 /* Replaces the sandbox's network document. */
 void hf_set_sandbox_network(struct hf_meta_batch *b, const char *id, const char *network);
+void hf_set_session_metadata(struct hf_meta_batch *b, const char *id, const char *metadata);
 
 /* A policy group: the document is canonical (egress/policy.h). */
 struct hf_policy_row {
