@@ -2,7 +2,8 @@
 # usage: ./dev clean [--all]
 #
 # Stops the daemons that ./dev started, ends their sandboxes, unmounts their pools and removes the build
-# directories. --all also removes .cache (base template, demo data, Node) and the npm packages.
+# directories. What they had on the network (namespace, firewall table, uplink) goes too. --all also removes
+# .cache (base template, demo data, Node) and the npm packages.
 
 # Data directories that ./dev's own runs use.
 hf_data_dirs() {

@@ -9,13 +9,14 @@
 HF_PACKAGES=(
     gcc clang libclang-rt-14-dev libfuzzer-14-dev clang-format meson ninja-build pkg-config python3 libc6-dev
     libuv1-dev libjansson-dev libsqlite3-dev libseccomp-dev libcurl4-openssl-dev libarchive-dev zlib1g-dev
+    libssl-dev libnghttp2-dev
     node-llhttp libcmocka-dev
-    e2fsprogs xfsprogs util-linux mount iproute2 procps
-    mmdebstrap ca-certificates curl git shellcheck busybox-static
+    e2fsprogs xfsprogs util-linux mount nftables iproute2 procps
+    mmdebstrap ca-certificates openssl curl git shellcheck busybox-static
 )
 # Only for ./dev bench (tools/dev/bench.sh).
 # shellcheck disable=SC2034
-HF_BENCH_PACKAGES=(nginx-light wrk crun runc bubblewrap)
+HF_BENCH_PACKAGES=(nginx-light wrk crun runc bubblewrap haproxy iperf3 mitmproxy nghttp2-client)
 
 missing_packages() {
     local p

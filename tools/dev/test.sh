@@ -12,7 +12,8 @@
 #   e2e-asan     the same, with the daemon under ASan + UBSan
 #   faults       kill points, bombs, full disks, hostile programs inside
 #   demo         ./dev demo
-#   leaks        after all: no process, mount, loop device, network namespace or cgroup is left on the host
+#   leaks        after all: no process, mount, loop device, network namespace, cgroup, firewall table or interface of
+#                ours is left on the host
 # --quick leaves out clang, asan, e2e-asan, faults and demo. A test that lacks something on this machine is skipped with
 # the reason and counted.
 
