@@ -40,33 +40,6 @@ static void send_all(struct hf_client *c)
         hf_client_die(c, -ECONNRESET);
 }
 
-static ssize_t read_body(nghttp2_session *s, int32_t id, uint8_t *buf, size_t len, uint32_t *flags,
-                         nghttp2_data_source *source, void *user)
-{
-    struct hf_cx *cx = cx_of(s, id);
-    if (!cx)
-        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* cancelled meanwhile */
-    size_t n = HF_MIN(len, cx->body.n - cx->body_off);
-    if (n)
-        memcpy(buf, cx->body.p + cx->body_off, n);
-    cx->body_off += n;
-    if (cx->body_off == cx->body.n) {
-        hf_buf_done(&cx->body);
-        cx->body_off = 0;
-        if (cx->ended) {
-            *flags |= NGHTTP2_DATA_FLAG_EOF;
-            if (cx->has_trailers)
-                *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
-        } else if (!n) {
-            return NGHTTP2_ERR_DEFERRED;
-        }
-    } else if (cx->body_off > HF_CLIENT_QUEUE_HIGH) {
-        hf_buf_consume(&cx->body, cx->body_off);
-        cx->body_off = 0;
-    }
-    return (ssize_t)n;
-}
-
 static nghttp2_nv nv(struct hf_str name, struct hf_str value)
 {
     return (nghttp2_nv){(uint8_t *)name.p, (uint8_t *)value.p, name.n, value.n, NGHTTP2_NV_FLAG_NONE};
@@ -94,6 +67,43 @@ static size_t add_fields(nghttp2_nv *out, size_t n, const struct hf_field *f, si
         out[n++] = nv((struct hf_str){p, name.n}, f[i].value);
     }
     return n;
+}
+
+/* Only now: trailers that are submitted earlier overtake the body. */
+static bool submit_trailers(nghttp2_session *s, const struct hf_cx *cx)
+{
+    struct hf_field f[HF_CLIENT_HEADERS_MAX];
+    nghttp2_nv v[FIELD_MAX];
+    hf_auto_buf struct hf_buf mem = HF_BUF_INIT(2 * HF_CLIENT_HEAD_MAX);
+    size_t n = add_fields(v, 0, f, hf_fields_unpack(&cx->trailers, f), &mem);
+    return n && nghttp2_submit_trailer(s, cx->id, v, n) == 0;
+}
+
+static ssize_t read_body(nghttp2_session *s, int32_t id, uint8_t *buf, size_t len, uint32_t *flags,
+                         nghttp2_data_source *source, void *user)
+{
+    struct hf_cx *cx = cx_of(s, id);
+    if (!cx)
+        return NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE; /* cancelled meanwhile */
+    size_t n = HF_MIN(len, cx->body.n - cx->body_off);
+    if (n)
+        memcpy(buf, cx->body.p + cx->body_off, n);
+    cx->body_off += n;
+    if (cx->body_off == cx->body.n) {
+        hf_buf_done(&cx->body);
+        cx->body_off = 0;
+        if (cx->ended) {
+            *flags |= NGHTTP2_DATA_FLAG_EOF;
+            if (submit_trailers(s, cx))
+                *flags |= NGHTTP2_DATA_FLAG_NO_END_STREAM;
+        } else if (!n) {
+            return NGHTTP2_ERR_DEFERRED;
+        }
+    } else if (cx->body_off > HF_CLIENT_QUEUE_HIGH) {
+        hf_buf_consume(&cx->body, cx->body_off);
+        cx->body_off = 0;
+    }
+    return (ssize_t)n;
 }
 
 int hf_h2c_begin(struct hf_cx *cx, const struct hf_cx_req *req)
@@ -140,10 +150,15 @@ void hf_h2c_write(struct hf_cx *cx, const void *p, size_t n)
 void hf_h2c_end(struct hf_cx *cx, const struct hf_field *f, size_t n)
 {
     struct hf_client *c = cx->client;
-    nghttp2_nv v[FIELD_MAX];
-    hf_auto_buf struct hf_buf mem = HF_BUF_INIT(2 * HF_CLIENT_HEAD_MAX);
-    size_t k = add_fields(v, 0, f, n, &mem);
-    cx->has_trailers = k && nghttp2_submit_trailer(c->h2, cx->id, v, k) == 0;
+    struct hf_buf *b = &cx->trailers;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = b->n;
+        if (!hf_is_token(f[i].name) || !hf_is_header_value(f[i].value))
+            continue;
+        if (hf_buf_add(b, f[i].name.p, f[i].name.n) < 0 || hf_buf_add(b, "", 1) < 0 ||
+            hf_buf_add(b, f[i].value.p, f[i].value.n) < 0 || hf_buf_add(b, "", 1) < 0)
+            b->n = at;
+    }
     (void)nghttp2_session_resume_data(c->h2, cx->id);
     hf_client_kick(c);
 }

@@ -44,7 +44,7 @@ struct hf_cx {
     llhttp_t parser;
     int64_t res_left;
     uint64_t wire_n, body_n;
-    struct hf_buf trailers; /* name NUL value NUL … */
+    struct hf_buf trailers; /* name NUL value NUL …; HTTP/1.1: of the response, HTTP/2: of the request */
     /* HTTP/2 */
     int32_t id;
     struct hf_buf fields; /* of a head or trailers that are coming: as above */
@@ -55,8 +55,7 @@ struct hf_cx {
     size_t body_off;
     struct hf_buf held; /* of the response, while paused */
     bool fin;           /* the response is complete */
-    bool has_trailers;
-    uint32_t error; /* why the stream was reset */
+    uint32_t error;     /* why the stream was reset */
 };
 
 struct hf_client {

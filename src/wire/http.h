@@ -1,4 +1,4 @@
-/* HTTP/1.1 server on libuv + llhttp: the one server of the daemon and of envd.
+/* HTTP/1.1 and HTTP/2 server on libuv, llhttp and nghttp2: the one server of the daemon and of envd.
  *
  * The process must ignore SIGPIPE (libuv writes with write(2)) and reset it in its children.
  *
@@ -76,7 +76,9 @@ int hf_http_server_listen_fd(struct hf_http_server *s, int fd, int tag, struct h
 int hf_http_server_listen_tls(struct hf_http_server *s, const char *host, uint16_t port,
                               struct hf_tls_ctx *ctx, struct hf_err *err) HF_MUST_USE;
 void hf_http_server_set_tls(struct hf_http_server *s, struct hf_tls_ctx *ctx);
-/* Serves one connection that somebody else accepted: takes stream (malloc'ed) and tls (NULL = plain; its
+/* Serves one connection that somebody else accepted. 0, or with nothing taken -EMFILE (no room), -ECANCELED
+ * (stopped), -EMSGSIZE (n). No handler runs inside the call. closed is called at hf_req_hijack too. Takes
+ * stream (malloc'ed) and tls (NULL = plain; its
  * handshake may still be going on), begins with the n bytes at p (as the peer sent them). conn_data comes
  * back from hf_req_conn_data; closed(conn_data) is called when the connection is gone. HTTP/2 is spoken when
  * TLS agreed on it or a plain connection begins with its preface. */
@@ -84,6 +86,8 @@ int hf_http_server_adopt(struct hf_http_server *s, uv_stream_t *stream, struct h
                          size_t n, int tag, void *conn_data, void (*closed)(void *conn_data)) HF_MUST_USE;
 /* Closes, with a reset, the connections for which match(conn_data) is true. */
 void hf_http_server_cut(struct hf_http_server *s, bool (*match)(void *conn_data, void *arg), void *arg);
+/* Plain connections may begin with the preface of HTTP/2 as well (listen_tls and adopt imply it). */
+void hf_http_server_http2(struct hf_http_server *s);
 uint16_t hf_http_server_port(const struct hf_http_server *s);
 uint16_t hf_http_server_tls_port(const struct hf_http_server *s); /* of the first TLS listener; 0 = none */
 /* Stops accepting; open exchanges go on. */
@@ -103,6 +107,9 @@ struct hf_str hf_req_query(const struct hf_req *req);  /* raw, after '?'; {NULL,
 struct hf_str hf_req_header(const struct hf_req *req, const char *name);
 size_t hf_req_header_count(const struct hf_req *req);
 void hf_req_header_at(const struct hf_req *req, size_t i, struct hf_str *ret_name, struct hf_str *ret_value);
+/* The i-th trailer of an HTTP/2 request, from on_end on; false when there is none (HTTP/1.1 trailers are
+ * dropped). */
+bool hf_req_trailer_at(const struct hf_req *req, size_t i, struct hf_str *ret_name, struct hf_str *ret_value);
 bool hf_req_has_body(const struct hf_req *req);
 /* Content-Length, or -1 when chunked. 0 without body. */
 int64_t hf_req_content_length(const struct hf_req *req);

@@ -101,6 +101,8 @@ void hf_conn_free(struct hf_conn *c)
         hf_req_finish(c->req);
         hf_server_req_put(c->req);
     }
+    if (c->h2)
+        c->server->more->h2_free(c);
     hf_list_del(&c->dirty);
     hf_list_del(&c->node);
     c->server->conn_n--;
@@ -131,6 +133,8 @@ void hf_conn_close(struct hf_conn *c, bool reset)
         return;
     if (c->req)
         c->req->aborted = !c->req->res_ended || hf_conn_queued(c);
+    if (c->h2)
+        c->server->more->h2_aborted(c);
     c->closing = true;
     hf_list_del(&c->dirty);
     if (!c->stream)
@@ -303,7 +307,6 @@ static size_t feed_body(struct hf_conn *c, struct hf_req *r, const char *p, size
     if (e == HPE_PAUSED || e == HPE_PAUSED_UPGRADE) {
         used = (size_t)(llhttp_get_error_pos(&r->parser) - p);
         llhttp_resume(&r->parser);
-        c->fresh = false;
         e = HPE_OK;
     }
     r->wire_n += used;
@@ -354,6 +357,7 @@ static void begin_request(struct hf_conn *c, struct hf_req *r)
     }
     llhttp_resume(&r->parser);
     c->phase = r->body_done ? HF_CONN_WAIT : HF_CONN_BODY;
+    c->fresh = false;
     r->keep_alive = h->keep_alive;
     r->expect = h->expect;
     r->ops = &no_ops;
@@ -379,6 +383,29 @@ static void keep_head(struct hf_req *r, const char *p, size_t n)
     r->head_n += n;
 }
 
+/* The first bytes of a connection that speaks HTTP/2 without having asked, of which the scanner has refused
+ * the version (RFC 9113 section 3.3). */
+static bool is_preface(const struct hf_conn *c, const char *p, size_t n)
+{
+    static const char begin[] = "PRI * HTTP/2";
+    size_t kept = c->req->head_n, len = sizeof(begin) - 1;
+    if (!c->server->more || c->tls || !c->fresh || kept >= len || kept + n < len)
+        return false;
+    return memcmp(c->req->head_p, begin, kept) == 0 && memcmp(p, begin + kept, len - kept) == 0;
+}
+
+static void switch_to_h2(struct hf_conn *c, const char *p, size_t n)
+{
+    const struct hf_conn_more *more = c->server->more;
+    struct hf_req *r = hf_take_ptr(c->req);
+    more->h2_start(c);
+    if (!c->closing && r->head_n)
+        more->h2_input(c, r->head_p, r->head_n);
+    if (!c->closing)
+        more->h2_input(c, p, n);
+    hf_server_req_put(r);
+}
+
 static size_t feed_head(struct hf_conn *c, const char *p, size_t n)
 {
     if (!c->req) {
@@ -390,6 +417,10 @@ static size_t feed_head(struct hf_conn *c, const char *p, size_t n)
     struct hf_req *r = c->req;
     size_t used;
     enum hf_head_result res = hf_head_feed(&r->head, p, n, &used);
+    if (res == HF_HEAD_BAD && is_preface(c, p, n)) {
+        switch_to_h2(c, p, n);
+        return n;
+    }
     if (res == HF_HEAD_BAD) {
         reject(c, r, r->head.bad_status, r->head.why);
         return n;
@@ -411,6 +442,9 @@ static size_t step(struct hf_conn *c, const char *p, size_t n)
         return feed_head(c, p, n);
     case HF_CONN_BODY:
         return c->req->paused ? 0 : feed_body(c, c->req, p, n);
+    case HF_CONN_H2:
+        c->server->more->h2_input(c, p, n);
+        return n;
     case HF_CONN_LINGER:
         c->swallowed += n;
         if (c->swallowed > HF_HTTP_LINGER_BYTES)
@@ -488,6 +522,8 @@ void hf_conn_settle(struct hf_conn *c)
     hf_conn_enter(c);
     hf_list_del(&c->dirty);
     hf_conn_flush(c);
+    if (c->h2 && !c->closing)
+        c->server->more->h2_settle(c);
     if (c->req && !c->closing && c->phase == HF_CONN_BODY && c->req->held && !c->req->paused)
         (void)feed_body(c, c->req, "", 0); /* the body's end may have been held back by a pause */
     if (c->req && !c->closing && c->phase >= HF_CONN_BODY)
@@ -523,6 +559,8 @@ void hf_conn_update_reading(struct hf_conn *c)
         return;
     bool held = c->req && c->req->paused && c->phase == HF_CONN_BODY;
     bool want = !held && c->in.n < HF_HTTP_PIPELINE_MAX;
+    if (c->h2 && hf_conn_queued(c) > HF_HTTP_H2_UNREAD_MAX)
+        want = false; /* it asks and asks, and takes no answer */
     if (want == c->reading)
         return;
     c->reading = want;
@@ -589,6 +627,8 @@ void hf_conn_sweep(struct hf_conn *c, uint64_t now)
         hf_conn_close(c, false);
     else if (c->phase == HF_CONN_HEAD && now - c->head_ms > s->head_ms)
         reject(c, c->req, 408, "the request head did not arrive in time");
+    else if (c->phase == HF_CONN_H2)
+        s->more->h2_sweep(c, now);
     else if (c->phase == HF_CONN_LINGER && now - c->last_ms > HF_HTTP_LINGER_MS)
         hf_conn_close(c, false);
     else if (c->phase == HF_CONN_BODY || c->phase == HF_CONN_WAIT)

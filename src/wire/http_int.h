@@ -26,6 +26,7 @@
     4u /* of all connections, unfinished handshakes may hold one in this many before they are the first to \
           go */
 #define HF_HTTP_PLAIN_MAX (2 * HF_HTTP_READ_SIZE) /* plaintext of one read */
+#define HF_HTTP_H2_UNREAD_MAX (1u << 20)          /* bytes that an HTTP/2 client has not taken */
 #define HF_REQ_INLINE 2048u                       /* heads up to this size need no allocation */
 
 enum hf_conn_phase {
@@ -34,6 +35,7 @@ enum hf_conn_phase {
     HF_CONN_HEAD,   /* a head has begun */
     HF_CONN_BODY,   /* the handler has the request, its body is arriving */
     HF_CONN_WAIT,   /* the body is complete, the response is not */
+    HF_CONN_H2,     /* HTTP/2: its streams have the exchanges */
     HF_CONN_LINGER, /* the response is out, whatever still comes is thrown away, then close */
 };
 
@@ -50,6 +52,21 @@ struct hf_conn_more {
     void (*tls_bye)(struct hf_conn *c); /* close_notify, as far as it can be sent at once */
     void (*tls_free)(struct hf_tls *t);
     const char *(*tls_sni)(const struct hf_tls *t);
+    /* HTTP/2 (http2.h) */
+    void (*h2_start)(struct hf_conn *c);
+    void (*h2_input)(struct hf_conn *c, const char *p, size_t n);
+    void (*h2_settle)(struct hf_conn *c);
+    void (*h2_sweep)(struct hf_conn *c, uint64_t now);
+    void (*h2_aborted)(struct hf_conn *c);
+    void (*h2_free)(struct hf_conn *c);
+    void (*res_head)(struct hf_req *r, int status, const char *ctype, int64_t length, bool body);
+    void (*res_interim)(struct hf_req *r, int status);
+    void (*res_write)(struct hf_req *r, const void *p, size_t n);
+    void (*res_end)(struct hf_req *r, const char *const *pairs, size_t n);
+    void (*res_abort)(struct hf_req *r);
+    size_t (*res_queued)(const struct hf_req *r);
+    size_t (*res_high)(const struct hf_req *r);
+    bool (*req_trailer)(const struct hf_req *r, size_t i, struct hf_str *ret_name, struct hf_str *ret_value);
 };
 
 struct hf_http_server {
@@ -104,7 +121,9 @@ struct hf_conn {
     const char *cur;   /* what follows the piece being processed, for hf_req_hijack */
     size_t cur_n;
     struct hf_tls *tls; /* NULL = plain */
-    void *data;         /* of hf_http_server_adopt */
+    struct hf_h2 *h2;
+    size_t h2_streams;
+    void *data; /* of hf_http_server_adopt */
     void (*on_gone)(void *data);
     int tag;
     uint8_t phase; /* enum hf_conn_phase */
@@ -119,6 +138,7 @@ struct hf_req {
     struct hf_conn *conn;
     const struct hf_req_ops *ops;
     void *data;
+    struct hf_h2_stream *stream; /* HTTP/2 */
     struct hf_head head;
     llhttp_t parser;
     char *head_p; /* the head's bytes: inline_head or malloc'ed */

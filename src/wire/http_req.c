@@ -44,6 +44,11 @@ void hf_req_header_at(const struct hf_req *r, size_t i, struct hf_str *ret_name,
     *ret_value = (struct hf_str){r->head_p + e->value, e->value_n};
 }
 
+bool hf_req_trailer_at(const struct hf_req *r, size_t i, struct hf_str *ret_name, struct hf_str *ret_value)
+{
+    return r->stream && r->conn->server->more->req_trailer(r, i, ret_name, ret_value);
+}
+
 bool hf_req_has_body(const struct hf_req *r)
 {
     return r->head.length != 0;
@@ -61,7 +66,7 @@ bool hf_req_aborted(const struct hf_req *r)
 
 int hf_req_version(const struct hf_req *r)
 {
-    return 10 + r->head.minor;
+    return r->stream ? 20 : 10 + r->head.minor;
 }
 
 bool hf_req_tls(const struct hf_req *r)
@@ -109,7 +114,7 @@ void *hf_req_data(const struct hf_req *r)
 void hf_req_pause(struct hf_req *r)
 {
     r->paused = true;
-    if (!r->conn->closing && !r->conn->depth)
+    if (!r->conn->closing && !r->conn->depth && !r->stream)
         hf_conn_update_reading(r->conn);
 }
 
@@ -125,7 +130,7 @@ uv_stream_t *hf_req_hijack(struct hf_req *r, struct hf_tls **ret_tls, struct hf_
 {
     *ret_tls = NULL;
     struct hf_conn *c = r->conn;
-    if (c->closing || r->res_started || !r->body_done || !c->stream)
+    if (c->closing || r->res_started || !r->body_done || !c->stream || r->stream)
         return NULL;
     hf_conn_flush(c);
     if (c->closing || !hf_outq_idle(&c->out)) {

@@ -55,6 +55,11 @@ const char *hf_status_text(int status)
     return "Status";
 }
 
+static const struct hf_conn_more *more_of(const struct hf_req *r)
+{
+    return r->conn->server->more;
+}
+
 static bool dead(const struct hf_req *r)
 {
     return r->aborted || r->conn->closing;
@@ -80,11 +85,15 @@ void hf_res_header(struct hf_req *r, const char *name, const char *value)
         hf_log_warn("response header dropped: too many header bytes", "name=%s", hf_log_quote(name));
 }
 
-/* length: of the body, HF_BODY_CHUNKED, or HF_BODY_UNTIL_EOF. */
-static void put_head(struct hf_req *r, int status, const char *ctype, int64_t length)
+/* length: of the body, HF_BODY_CHUNKED, or HF_BODY_UNTIL_EOF; body: some of it may follow. */
+static void put_head(struct hf_req *r, int status, const char *ctype, int64_t length, bool body)
 {
     struct hf_conn *c = r->conn;
     char line[RESPONSE_LINE_MAX];
+    if (r->stream) {
+        more_of(r)->res_head(r, status, ctype, length, body);
+        return;
+    }
     r->res_started = true;
     r->status = status;
     if (r->expect) {
@@ -126,8 +135,13 @@ static bool is_head(const struct hf_req *r)
     return r->head.method_n == 4 && memcmp(r->head_p + r->head.method, "HEAD", 4) == 0;
 }
 
-static void put_body(struct hf_conn *c, const void *p, size_t n)
+static void put_body(struct hf_req *r, const void *p, size_t n)
 {
+    struct hf_conn *c = r->conn;
+    if (r->stream) {
+        more_of(r)->res_write(r, p, n);
+        return;
+    }
     if (n < HF_HTTP_DIRECT_WRITE || n > UINT32_MAX) {
         hf_conn_append(c, p, n);
         if (hf_conn_queued(c) >= HF_HTTP_DIRECT_WRITE)
@@ -138,16 +152,26 @@ static void put_body(struct hf_conn *c, const void *p, size_t n)
     hf_conn_writev(c, &b, 1);
 }
 
+/* The end of the response, with trailers where they can stand. */
+static void finish(struct hf_req *r, const char *const *pairs, size_t n)
+{
+    if (r->stream)
+        more_of(r)->res_end(r, pairs, n);
+    else
+        hf_conn_flush(r->conn);
+    hf_res_finish(r);
+}
+
 void hf_res_send(struct hf_req *r, int status, const char *ctype, const void *p, size_t n)
 {
     if (dead(r) || r->res_started)
         return;
     bool nobody = status_without_body(status);
-    put_head(r, status, ctype, nobody ? HF_BODY_UNTIL_EOF - 1 : (int64_t)n);
-    if (n && !nobody && !is_head(r))
-        put_body(r->conn, p, n);
-    hf_conn_flush(r->conn);
-    hf_res_finish(r);
+    bool body = n && !nobody && !is_head(r);
+    put_head(r, status, ctype, nobody ? HF_BODY_UNTIL_EOF - 1 : (int64_t)n, body);
+    if (body)
+        put_body(r, p, n);
+    finish(r, NULL, 0);
 }
 
 void hf_res_finish(struct hf_req *r)
@@ -162,6 +186,10 @@ void hf_res_continue(struct hf_req *r)
     if (!r->expect || r->res_started || dead(r))
         return;
     r->expect = false;
+    if (r->stream) {
+        more_of(r)->res_interim(r, 100);
+        return;
+    }
     hf_conn_append(r->conn, line, sizeof(line) - 1);
     hf_conn_flush(r->conn);
 }
@@ -172,11 +200,11 @@ void hf_res_begin(struct hf_req *r, int status, int64_t content_length)
         return;
     int64_t length = content_length;
     if (length < 0)
-        length = r->head.minor == 0 ? HF_BODY_UNTIL_EOF : HF_BODY_CHUNKED;
+        length = r->head.minor == 0 || r->stream ? HF_BODY_UNTIL_EOF : HF_BODY_CHUNKED;
     if (status_without_body(status))
         length = HF_BODY_UNTIL_EOF - 1;
-    put_head(r, status, NULL, length);
     r->res_nobody = is_head(r) || status_without_body(status);
+    put_head(r, status, NULL, length, !r->res_nobody);
     r->res_chunked = length == HF_BODY_CHUNKED;
     r->res_left = length >= 0 ? length : -1;
 }
@@ -200,7 +228,8 @@ static size_t allowed(struct hf_req *r, size_t n)
 
 static int after_write(struct hf_req *r)
 {
-    if (dead(r) || hf_conn_queued(r->conn) <= HF_HTTP_WRITE_HIGH)
+    size_t high = r->stream ? more_of(r)->res_high(r) : HF_HTTP_WRITE_HIGH;
+    if (dead(r) || hf_res_queued(r) <= high)
         return 0;
     r->want_drain = true;
     return 1;
@@ -220,7 +249,7 @@ int hf_res_write(struct hf_req *r, const void *p, size_t n)
         return 0;
     if (r->res_chunked)
         put_chunk_head(r, n);
-    put_body(r->conn, p, n);
+    put_body(r, p, n);
     if (r->res_chunked && !dead(r))
         hf_conn_append(r->conn, "\r\n", 2);
     return after_write(r);
@@ -230,7 +259,7 @@ int hf_res_write_take(struct hf_req *r, void *p, size_t n)
 {
     hf_auto_free char *owned = p;
     n = allowed(r, n);
-    if (n < HF_HTTP_DIRECT_WRITE)
+    if (n < HF_HTTP_DIRECT_WRITE || r->stream)
         return n ? (r->res_left += r->res_left >= 0 ? (int64_t)n : 0, hf_res_write(r, p, n)) : 0;
     if (r->res_chunked)
         put_chunk_head(r, n);
@@ -247,14 +276,14 @@ void hf_res_want_drain(struct hf_req *r)
 
 size_t hf_res_queued(const struct hf_req *r)
 {
-    return hf_conn_queued(r->conn);
+    return r->stream ? more_of(r)->res_queued(r) : hf_conn_queued(r->conn);
 }
 
 int hf_res_dup_fd(struct hf_req *r)
 {
     uv_os_fd_t fd;
     if (dead(r) || !r->res_started || r->res_ended || r->res_nobody || r->res_left < 0 || !r->conn->stream ||
-        r->conn->tls)
+        r->conn->tls || r->stream)
         return -EOPNOTSUPP;
     hf_conn_flush(r->conn);
     if (dead(r) || hf_conn_queued(r->conn))
@@ -278,7 +307,27 @@ bool hf_res_started(const struct hf_req *r)
     return r->res_started;
 }
 
+static void put_trailers(struct hf_req *r, const char *const *pairs, size_t n)
+{
+    hf_conn_append(r->conn, "0\r\n", 3);
+    for (size_t i = 0; i < n; i++) {
+        const char *name = pairs[2 * i], *value = pairs[2 * i + 1];
+        if (!hf_is_token(hf_str_c(name)) || !hf_is_header_value(hf_str_c(value)))
+            continue;
+        hf_conn_append(r->conn, name, strlen(name));
+        hf_conn_append(r->conn, ": ", 2);
+        hf_conn_append(r->conn, value, strlen(value));
+        hf_conn_append(r->conn, "\r\n", 2);
+    }
+    hf_conn_append(r->conn, "\r\n", 2);
+}
+
 void hf_res_end(struct hf_req *r)
+{
+    hf_res_end_trailers(r, NULL, 0);
+}
+
+void hf_res_end_trailers(struct hf_req *r, const char *const *pairs, size_t n)
 {
     if (dead(r) || !r->res_started || r->res_ended)
         return;
@@ -288,13 +337,16 @@ void hf_res_end(struct hf_req *r)
         return;
     }
     if (r->res_chunked && !r->res_nobody)
-        hf_conn_append(r->conn, "0\r\n\r\n", 5);
-    hf_conn_flush(r->conn);
-    hf_res_finish(r);
+        put_trailers(r, pairs, n);
+    finish(r, pairs, n);
 }
 
 void hf_res_abort(struct hf_req *r)
 {
+    if (r->stream) {
+        more_of(r)->res_abort(r);
+        return;
+    }
     hf_conn_close(r->conn, true);
 }
 

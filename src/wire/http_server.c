@@ -106,7 +106,11 @@ enum victim { STRANGER, IDLE, SHAKING };
 static bool fits(const struct hf_conn *c, enum victim v)
 {
     bool quiet = c->phase == HF_CONN_IDLE || c->phase == HF_CONN_HEAD;
-    return v == STRANGER ? c->fresh && quiet : c->phase == (v == IDLE ? HF_CONN_IDLE : HF_CONN_SHAKE);
+    if (v == STRANGER)
+        return c->fresh && quiet;
+    if (v == IDLE && c->phase == HF_CONN_H2)
+        return !c->h2_streams;
+    return c->phase == (v == IDLE ? HF_CONN_IDLE : HF_CONN_SHAKE);
 }
 
 /* Those that were looked at in vain go to the end, so that long streams in front do not hide the others. */

@@ -2,7 +2,7 @@
 #include <netinet/in.h>
 
 #include "base/log.h"
-#include "wire/http_int.h"
+#include "wire/http2.h"
 #include "wire/tls.h"
 
 static void set_tls(struct hf_conn *c, struct hf_tls *t)
@@ -10,8 +10,11 @@ static void set_tls(struct hf_conn *c, struct hf_tls *t)
     struct hf_http_server *s = c->server;
     c->tls = t;
     hf_outq_set_tls(&c->out, t);
-    if (hf_tls_ready(t))
+    if (hf_tls_ready(t)) {
+        if (hf_tls_alpn(t) == HF_ALPN_H2)
+            hf_h2_start(c);
         return;
+    }
     c->phase = HF_CONN_SHAKE;
     c->head_ms = uv_now(s->loop);
     hf_list_del(&c->node);
@@ -32,6 +35,8 @@ static void shaken(struct hf_conn *c)
     c->last_ms = uv_now(s->loop);
     hf_list_del(&c->node);
     hf_list_add_tail(&s->conns, &c->node);
+    if (hf_tls_alpn(c->tls) == HF_ALPN_H2)
+        hf_h2_start(c);
 }
 
 static void tls_input(struct hf_conn *c, const char *p, size_t n)
@@ -68,7 +73,26 @@ static const struct hf_conn_more more = {.tls_accept = tls_accept,
                                          .tls_input = tls_input,
                                          .tls_bye = tls_bye,
                                          .tls_free = hf_tls_free,
-                                         .tls_sni = hf_tls_sni};
+                                         .tls_sni = hf_tls_sni,
+                                         .h2_start = hf_h2_start,
+                                         .h2_input = hf_h2_input,
+                                         .h2_settle = hf_h2_settle,
+                                         .h2_sweep = hf_h2_sweep,
+                                         .h2_aborted = hf_h2_aborted,
+                                         .h2_free = hf_h2_free,
+                                         .res_head = hf_h2_res_head,
+                                         .res_interim = hf_h2_res_interim,
+                                         .res_write = hf_h2_res_write,
+                                         .res_end = hf_h2_res_end,
+                                         .res_abort = hf_h2_res_abort,
+                                         .res_queued = hf_h2_res_queued,
+                                         .res_high = hf_h2_res_high,
+                                         .req_trailer = hf_h2_req_trailer};
+
+void hf_http_server_http2(struct hf_http_server *s)
+{
+    s->more = &more;
+}
 
 int hf_http_server_listen_tls(struct hf_http_server *s, const char *host, uint16_t port,
                               struct hf_tls_ctx *ctx, struct hf_err *err)
