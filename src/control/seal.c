@@ -179,3 +179,15 @@ int hf_unseal(const struct hf_sealer *s, const char *label, const void *p, size_
     *ret_n = text_n;
     return 0;
 }
+
+void hf_wipe_json(json_t *v)
+{
+    const char *text = json_string_value(v), *key;
+    json_t *member;
+    if (text)
+        explicit_bzero((char *)(uintptr_t)text, json_string_length(v));
+    json_object_foreach(v, key, member)
+    {
+        hf_wipe_json(member);
+    }
+}

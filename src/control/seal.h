@@ -4,6 +4,8 @@
  * be moved. */
 #pragma once
 
+#include <jansson.h>
+
 #include "base/err.h"
 
 #define HF_SEAL_OVERHEAD 29u
@@ -17,3 +19,5 @@ int hf_seal(const struct hf_sealer *s, const char *label, const void *p, size_t 
 /* malloc'ed, NUL-terminated; the caller wipes it. -EBADMSG: another key, another label or damage. */
 int hf_unseal(const struct hf_sealer *s, const char *label, const void *p, size_t n, char **ret,
               size_t *ret_n) HF_MUST_USE;
+/* Overwrites the string v, or every string below the object v. NULL is fine. */
+void hf_wipe_json(json_t *v);

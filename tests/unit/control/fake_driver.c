@@ -276,9 +276,9 @@ unsigned hf_fake_count(const char *run_dir)
 
 static char *new_dir(const char *run_dir)
 {
-    char rnd[9];
-    hf_random_id(rnd, 8);
-    char *dir = hf_xasprintf("%s/boxes/%s", run_dir, rnd);
+    uint32_t rnd; /* a number: the box's key in the fabric comes from it */
+    hf_random(&rnd, sizeof(rnd));
+    char *dir = hf_xasprintf("%s/boxes/%u", run_dir, 10000000 + rnd % 90000000);
     if (hf_mkdir_p(dir, 0700) < 0)
         abort();
     return dir;
