@@ -1,8 +1,20 @@
 /* A box's wire into the fabric, as the daemon asks its supervisor for it. */
 #include <fcntl.h>
+#include <net/if.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "engine/cell/cell.h"
+#include "engine/net/nl.h"
+
+/* The kernel takes the interface away with the box's namespace, many at a time, which is far cheaper than one
+ * by one. It can't as long as a socket that was dialled into the box is open: then we do. */
+#define UNPLUG_WAIT_MS 200u
+#define UNPLUG_PAUSE_NS 1000000
 
 struct wiring {
     struct hf_list link; /* box.wirings */
@@ -71,11 +83,22 @@ void cell_wirings_orphan(struct hf_box *box)
     }
 }
 
+static bool is_plugged(int fd, uint32_t key)
+{
+    struct ifreq ifr = {0};
+    (void)snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "hf%u", key);
+    return fd >= 0 && ioctl(fd, SIOCGIFINDEX, &ifr) == 0;
+}
+
 void cell_unplug(const struct hf_cell_spec *spec)
 {
     struct hf_err err = {0};
     hf_auto_close int ns = spec->fabric.ns[0] ? open(spec->fabric.ns, O_RDONLY | O_CLOEXEC) : -1;
-    if (ns >= 0 && hf_net_link_down(ns, spec->n, &err) < 0)
+    hf_auto_close int fd = ns < 0 ? -1 : hf_ns_socket(ns, AF_INET, SOCK_DGRAM, 0);
+    const struct timespec pause = {0, UNPLUG_PAUSE_NS};
+    for (uint64_t end = hf_mono_ms() + UNPLUG_WAIT_MS; is_plugged(fd, spec->n) && hf_mono_ms() < end;)
+        (void)nanosleep(&pause, NULL);
+    if (is_plugged(fd, spec->n) && hf_net_link_down(ns, spec->n, &err) < 0)
         hf_log_warn("cannot remove a sandbox's interface", "cell=%u cause=%s", spec->n,
                     hf_log_quote(err.msg));
 }

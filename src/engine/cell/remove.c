@@ -83,8 +83,6 @@ int cell_remains_remove(const struct cell_driver *d, const struct hf_cell_spec *
     if (r < 0)
         return hf_err_set(err, r, "the supervisor of cell %u does not end: %s", spec->n, strerror(-r));
     hf_killpoint("destroy.killed");
-    cell_unplug(spec);
-    hf_killpoint("destroy.unplugged");
     r = remove_cgroup(d, spec->n, err);
     if (r < 0)
         return r;
@@ -93,6 +91,8 @@ int cell_remains_remove(const struct cell_driver *d, const struct hf_cell_spec *
     if (r < 0)
         return r;
     hf_killpoint("destroy.image");
+    cell_unplug(spec);
+    hf_killpoint("destroy.unplugged");
     /* Last: while the directory exists, nobody else takes the number. */
     r = hf_remove_tree(spec->dir);
     if (r < 0)

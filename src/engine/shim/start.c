@@ -268,9 +268,6 @@ void shim_cleanup(struct shim *s)
             ;
         s->pid = 0;
     }
-    /* It goes with its network namespace, but a socket that was dialled into the box keeps that one. */
-    if (s->wired)
-        (void)!shim_plug(s, false, NULL);
     s->userns_fd = hf_close(s->userns_fd);
     s->pidfd = hf_close(s->pidfd);
     s->oom_fd = hf_close(s->oom_fd);

@@ -287,8 +287,8 @@ static void test_box_killed(void **state)
     uint32_t key = hf_box_net_key(box);
     free(h_exec(box, "#exit 3"));
     assert_true(h_until(&host, &host.exited, 5000));
-    assert_false(h_fabric_has(&host, key));
     assert_int_equal(h_destroy(&host, box, NULL), 0);
+    assert_false(h_fabric_has(&host, key));
     h_close(&host, true);
 }
 
