@@ -15,7 +15,7 @@ struct table {
 
 struct hf_api {
     struct hf_control *c;
-    struct table tables[16];
+    struct table tables[24];
     size_t n;
     struct hf_map running; /* tenant NUL Idempotency-Key of requests in flight */
     unsigned keeping;      /* answers that wait for their row */
@@ -45,6 +45,7 @@ void hf_api_add_all(struct hf_api *api)
     hf_api_add(api, hf_api_ingress_routes, NULL);
     hf_api_add(api, hf_api_network_routes, NULL);
     hf_api_add(api, hf_api_policy_routes, NULL);
+    hf_api_add(api, hf_api_secret_routes, NULL);
     hf_api_add(api, hf_api_template_routes, NULL);
     hf_api_add(api, hf_api_node_routes, NULL);
 }

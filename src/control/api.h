@@ -83,6 +83,7 @@ int hf_call_query_int(struct hf_call *call, const char *name, int64_t min, int64
 extern const struct hf_api_route hf_api_sandbox_routes[];
 extern const struct hf_api_route hf_api_list_routes[];
 extern const struct hf_api_route hf_api_observe_routes[];
+extern const struct hf_api_route hf_api_secret_routes[];
 extern const struct hf_api_route hf_api_template_routes[];
 extern const struct hf_api_route hf_api_node_routes[];
 extern const struct hf_api_route hf_api_ingress_routes[];

@@ -26,11 +26,6 @@ static void no_volumes(struct hf_call *call)
                  "every session has a workspace volume of its own: POST /v1/sessions");
 }
 
-static void no_secrets(struct hf_call *call)
-{
-    hf_call_fail(call, 501, "secrets are not supported by this version of holdfast");
-}
-
 static void no_builds(struct hf_call *call)
 {
     hf_call_fail(call, 501,
@@ -53,11 +48,6 @@ const struct hf_api_route hf_api_missing_routes[] = {
     {"POST", "/volumes", no_volumes, HF_API_BODY_OPT},
     {"GET", "/volumes/{volumeID}", no_volumes, 0},
     {"DELETE", "/volumes/{volumeID}", no_volumes, 0},
-    {"GET", "/secrets", no_secrets, 0},
-    {"POST", "/secrets", no_secrets, HF_API_BODY_OPT},
-    {"GET", "/secrets/{secretID}", no_secrets, 0},
-    {"POST", "/secrets/{secretID}", no_secrets, HF_API_BODY_OPT},
-    {"DELETE", "/secrets/{secretID}", no_secrets, 0},
     {"POST", "/templates", no_builds, HF_API_BODY_OPT},
     {"POST", "/v2/templates", no_builds, HF_API_BODY_OPT},
     {"POST", "/v3/templates", no_builds, HF_API_BODY_OPT},

@@ -57,6 +57,7 @@ static void on_timer_closed(uv_handle_t *h)
     void *arg = c->stopped_arg;
     explicit_bzero(c->seed, sizeof(c->seed));
     hf_map_done(&c->map);
+    hf_map_done(&c->secrets_changing);
     free(c);
     if (stopped)
         stopped(arg);

@@ -113,6 +113,7 @@ static void finish_close(struct hf_cnet *n)
     hf_done_cb cb = n->closed;
     void *arg = n->closed_arg;
     hf_cnet_tenants_done(n);
+    free(n->gone);
     hf_sealer_free(n->sealer);
     free(n->run);
     free(n->records);
@@ -329,6 +330,51 @@ void hf_cnet_flush_waits(struct hf_cnet *n)
 
 /* ---- a box of its own ---- */
 
+/* ---- what the box trusts ---- */
+
+/* An apply that first has the box trust its tenant's authority. */
+struct trust {
+    struct hf_cnet *n;
+    struct hf_sandbox *sb;
+    hf_done_cb cb;
+    void *arg;
+};
+
+static void put_in_force(struct hf_cnet *n, struct hf_sandbox *sb, hf_done_cb cb, void *arg);
+
+static void on_trusted(void *arg, const char *version, const struct hf_err *err)
+{
+    struct trust *t = arg;
+    if (err) {
+        t->cb(t->arg, err);
+    } else {
+        t->sb->ca_sent = true;
+        put_in_force(t->n, t->sb, t->cb, t->arg);
+    }
+    hf_sandbox_unref(t->sb);
+    free(t);
+}
+
+/* A running box whose policy has begun to need interception. True: under way, cb comes. While it is made, the
+ * certificate goes along with /init. */
+static bool trust_first(struct hf_cnet *n, struct hf_sandbox *sb, hf_done_cb cb, void *arg)
+{
+    json_auto_t *doc = NULL, *merged = NULL;
+    if (sb->ca_sent || sb->state != HF_RUNNING || !sb->box || hf_network_doc(sb, &doc, NULL) < 0 ||
+        hf_network_merge(sb->c, sb->row.tenant, doc, &merged, NULL) < 0 || !hf_cnet_needs_ca(merged))
+        return false;
+    struct hf_err err = {0};
+    const char *pem = hf_cnet_ca(n, sb->row.tenant, &err);
+    if (!pem) {
+        fail_soon(n, &err, cb, arg);
+        return true;
+    }
+    struct trust *t = hf_new(struct trust);
+    *t = (struct trust){n, hf_sandbox_ref(sb), cb, arg};
+    (void)!hf_envd_ca(n->loop, hf_box_control_socket(sb->box), pem, HF_CNET_WAIT_MS, on_trusted, t);
+    return true;
+}
+
 static void put_in_force(struct hf_cnet *n, struct hf_sandbox *sb, hf_done_cb cb, void *arg)
 {
     if (n->told)
@@ -341,25 +387,42 @@ void hf_cnet_apply(struct hf_cnet *n, struct hf_sandbox *sb, hf_done_cb cb, void
 {
     if (!n || !n->fabric || !sb->wired)
         hf_cnet_soon(sb->c->loop, cb, arg);
-    else
+    else if (!trust_first(n, sb, cb, arg))
         put_in_force(n, sb, cb, arg);
+}
+
+struct gone {
+    struct hf_cnet *n;
+    uint32_t key;
+};
+
+static void remember_gone(struct hf_cnet *n, uint32_t key)
+{
+    n->gone = hf_xrealloc(n->gone, (n->n_gone + 1) * sizeof(*n->gone));
+    n->gone[n->n_gone++] = key;
 }
 
 static void on_forgotten(void *arg, const json_t *body, const struct hf_err *err)
 {
-    struct hf_cnet *n = arg;
-    if (err && !n->closing) /* told again when the connection is back */
-        hf_log_warn("a box that is gone was not taken from the network helper", "error=%s",
-                    hf_log_quote(err->msg));
+    struct gone *g = arg;
+    if (err && !g->n->closing)
+        remember_gone(g->n, g->key);
+    free(g);
 }
 
 void hf_cnet_forget(struct hf_cnet *n, uint32_t key)
 {
     char path[32];
-    if (!n || !n->told || key == 0)
+    if (!n || !n->fabric || key == 0)
         return;
+    if (!n->told) {
+        remember_gone(n, key);
+        return;
+    }
+    struct gone *g = hf_new(struct gone);
+    *g = (struct gone){n, key};
     (void)snprintf(path, sizeof(path), "/boxes/%u", key);
-    hf_netc_send(n->client, "DELETE", path, NULL, 0, on_forgotten, n);
+    hf_netc_send(n->client, "DELETE", path, NULL, 0, on_forgotten, g);
 }
 
 /* ---- everything again ---- */
@@ -429,8 +492,9 @@ static void on_boxes(void *arg, const json_t *body, const struct hf_err *err)
     json_array_foreach(body, i, v) drop_unknown(n, (uint32_t)json_integer_value(json_object_get(v, "key")));
     uint32_t *keys = NULL;
     size_t n_keys = 0;
-    if (hf_net_keys(n->fabric, &keys, &n_keys) < 0)
+    if (n->keys_checked || hf_net_keys(n->fabric, &keys, &n_keys) < 0)
         return;
+    n->keys_checked = true; /* from here on every end is told to netd */
     for (i = 0; i < n_keys; i++)
         drop_unknown(n, keys[i]);
     free(keys);
@@ -462,6 +526,11 @@ void hf_cnet_sync(struct hf_cnet *n)
         if (sb->wired)
             send_or_fail(n, hf_sandbox_ref(sb), on_synced_box, sb);
     }
+    size_t n_gone = n->n_gone;
+    hf_auto_free uint32_t *gone = hf_take_ptr(n->gone);
+    n->n_gone = 0;
+    for (size_t i = 0; i < n_gone; i++)
+        drop_unknown(n, gone[i]);
     hf_netc_send(n->client, "GET", "/boxes", NULL, 0, on_boxes, n);
 }
 

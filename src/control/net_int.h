@@ -57,6 +57,9 @@ struct hf_cnet {
     uint64_t spawn_at_ms, spawn_wait_ms;
     struct hf_list waits;
     struct hf_map tenants;
+    uint32_t *gone; /* keys of boxes that ended while netd could not be told */
+    size_t n_gone;
+    bool keys_checked; /* the kernel's keys were compared with the rows */
 
     char cursor_file[HF_ROW_ID];
     int64_t cursor;
