@@ -14,6 +14,7 @@
 #include "control/api.h"
 #include "control/front.h"
 #include "control/ingress.h"
+#include "control/net.h"
 #include "control/template.h"
 #include "proxy/proxy.h"
 
@@ -26,10 +27,11 @@ struct daemon {
     const struct hf_module *const *modules;
     void *module_self[MODULES_MAX];
     size_t started; /* modules */
-    char *run_dir, *shim_path, *envd_path;
+    char *run_dir, *shim_path, *envd_path, *netd_path;
     int lock_fd;
     uv_loop_t loop;
     struct hf_meta *meta;
+    struct hf_cnet *net;
     struct hf_driver *driver;
     struct hf_control *control;
     struct hf_api *api;
@@ -193,6 +195,11 @@ static int open_parts(struct daemon *d, struct hf_err *err)
     int r = hf_meta_open(cfg->data_dir, &d->loop, &d->meta, err);
     if (r < 0)
         return r;
+    d->net = hf_cnet_open(&d->loop, cfg, d->run_dir, d->netd_path);
+    if (cfg->network == HF_NETWORK_REQUIRED && !hf_cnet_config(d->net))
+        return hf_err_set(err, -ENOTSUP,
+                          "the setting network is required, and sandboxes can't have one here: %s",
+                          hf_cnet_missing(d->net));
     struct hf_driver_config dc = {.data_dir = cfg->data_dir,
                                   .run_dir = d->run_dir,
                                   .shim_path = d->shim_path,
@@ -200,11 +207,13 @@ static int open_parts(struct daemon *d, struct hf_err *err)
                                   .cgroup_root = cfg->cgroup_root,
                                   .pool_bytes = cfg->pool_bytes,
                                   .warm_pool = cfg->warm_pool,
-                                  .warm_template = ""};
+                                  .warm_template = "",
+                                  .net = hf_cnet_config(d->net)};
     r = hf_cell_driver_new(&d->loop, &dc, &d->driver, err);
     if (r < 0)
         return r;
     d->control = hf_control_new(&d->loop, cfg, d->meta, d->driver);
+    d->control->net = d->net;
     d->proxy = hf_proxy_new(&d->loop, cfg->domain, &proxy_ops, d);
     hf_proxy_set_limits(d->proxy, cfg->max_connections_per_sandbox, cfg->max_connections_per_tenant);
     d->control->hooks.drop = on_drop;
@@ -230,6 +239,32 @@ static void on_control_gone(void *arg)
     ((struct daemon *)arg)->control = NULL;
 }
 
+/* When in doubt: some are. */
+static bool boxes_left(const struct hf_config *cfg)
+{
+    hf_auto_free char *cells = hf_xasprintf("%s/pool/cells", cfg->data_dir);
+    DIR *dir = opendir(cells);
+    if (!dir)
+        return true;
+    bool used = false;
+    for (struct dirent *e; !used && (e = readdir(dir));)
+        used = e->d_name[0] != '.';
+    (void)closedir(dir);
+    return used;
+}
+
+static void after_net(void *arg, const struct hf_err *err)
+{
+    struct daemon *d = arg;
+    d->net = NULL;
+    if (err && err->r < 0)
+        hf_log_warn("the network did not close cleanly", "error=%s", hf_log_quote(err->msg));
+    if (d->control)
+        hf_control_free(d->control, on_control_gone, d);
+    if (d->have_handles)
+        close_handles(d);
+}
+
 static void after_driver(void *arg, const struct hf_err *err)
 {
     struct daemon *d = arg;
@@ -239,10 +274,10 @@ static void after_driver(void *arg, const struct hf_err *err)
     if (d->proxy)
         hf_proxy_free(d->proxy);
     d->proxy = NULL;
-    if (d->control)
-        hf_control_free(d->control, on_control_gone, d);
-    if (d->have_handles)
-        close_handles(d);
+    if (d->net)
+        hf_cnet_close(d->net, !boxes_left(d->cfg), after_net, d);
+    else
+        after_net(d, NULL);
 }
 
 static void after_meta(void *arg)
@@ -377,6 +412,7 @@ static void on_ready(void *arg, const struct hf_err *err)
         hf_api_add(d->api, m->routes, d->module_self[d->started]);
     }
     hf_api_add_all(d->api);
+    hf_cnet_start(d->net, d->control);
     hf_template_recover(d->control);
     hf_control_set_warm(d->control);
     if (hf_http_server_listen_tcp(d->server, d->cfg->listen_host, d->cfg->listen_port, &d->err) < 0 ||
@@ -421,16 +457,8 @@ static int run_loop(struct daemon *d, struct hf_err *err)
 /* A node without sandboxes keeps nothing mounted; with some, the mounts stay for the next daemon. */
 static void close_disk(const struct hf_config *cfg, const char *run_dir)
 {
-    hf_auto_free char *cells = hf_xasprintf("%s/pool/cells", cfg->data_dir);
-    DIR *dir = opendir(cells);
-    if (!dir)
-        return;
-    bool used = false;
-    for (struct dirent *e; !used && (e = readdir(dir));)
-        used = e->d_name[0] != '.';
-    (void)closedir(dir);
     struct hf_err err = {0};
-    if (!used && hf_disk_pool_close(cfg->data_dir, run_dir, &err) < 0)
+    if (!boxes_left(cfg) && hf_disk_pool_close(cfg->data_dir, run_dir, &err) < 0)
         hf_log_warn("the disk pool stays mounted", "error=%s", hf_log_quote(err.msg));
 }
 
@@ -444,6 +472,7 @@ int hf_daemon_run(const struct hf_config *cfg, const struct hf_module *const *mo
     d.run_dir = hf_config_run_dir(cfg);
     d.shim_path = beside(cfg->shim_path, "holdfast-shim");
     d.envd_path = beside(cfg->envd_path, "holdfast-envd");
+    d.netd_path = beside(cfg->netd_path, "holdfast-netd");
     r = make_dirs(&d, err);
     if (r == 0)
         r = take_lock(&d, err);
@@ -455,5 +484,6 @@ int hf_daemon_run(const struct hf_config *cfg, const struct hf_module *const *mo
     free(d.run_dir);
     free(d.shim_path);
     free(d.envd_path);
+    free(d.netd_path);
     return r;
 }

@@ -394,7 +394,6 @@ static void test_missing_parts(void **state)
         {"POST", "/sandboxes/iabc/fork", "{\"count\":2}", "fork"},
         {"GET", "/volumes", NULL, "volume"},
         {"POST", "/volumes", "{\"name\":\"x\"}", "volume"},
-        {"GET", "/secrets", NULL, "secret"},
         {"POST", "/v3/templates", "{\"name\":\"x\"}", "template"},
         {"POST", "/v2/templates/a/builds/b", "{}", "template"},
         {"GET", "/templates/a/builds/b/status", NULL, "template"},
