@@ -9,8 +9,9 @@
 #include <sys/socket.h>
 
 #define NL_ALIGN(n) (((n) + 3u) & ~(size_t)3u)
-#define RECV_MAX (256u << 10) /* the kernel's dumps come in pieces of at most 32 KiB; NFLOG's may be larger \
-                               */
+#define RECV_MAX                                                                               \
+    (256u << 10) /* the kernel's dumps come in pieces of at most 32 KiB; NFLOG's may be larger \
+                  */
 #define SNDBUF (8 << 20)
 
 /* ---- building ---- */
@@ -142,12 +143,12 @@ static int send_all(int fd, const struct hf_nl *nl)
 }
 
 /* One datagram from the kernel (others can't speak to us: checked by the sender's port). */
-static ssize_t receive(int fd, void *buf, size_t max)
+static ssize_t receive(int fd, void *buf, size_t max, int flags)
 {
     for (;;) {
         struct sockaddr_nl from = {0};
         socklen_t from_n = sizeof(from);
-        ssize_t n = recvfrom(fd, buf, max, MSG_TRUNC, (struct sockaddr *)&from, &from_n);
+        ssize_t n = recvfrom(fd, buf, max, MSG_TRUNC | flags, (struct sockaddr *)&from, &from_n);
         if (n < 0 && errno == EINTR)
             continue;
         if (n < 0)
@@ -180,7 +181,6 @@ static int note_ack(const struct nlmsghdr *h, uint32_t *left, int first, struct 
     const struct nlmsgerr *e = NLMSG_DATA(h);
     if (h->nlmsg_len < NLMSG_LENGTH(sizeof(*e)))
         return first;
-    /* nfnetlink reports the end of a batch under the sequence number of the message that failed */
     (*left)--;
     if (e->error == 0 || first < 0)
         return first;
@@ -197,7 +197,7 @@ int hf_nl_talk(int fd, const struct hf_nl *nl, struct hf_err *err)
     uint32_t left = nl->acks;
     hf_auto_free uint8_t *buf = hf_xmalloc(RECV_MAX);
     while (left > 0) {
-        ssize_t n = receive(fd, buf, RECV_MAX);
+        ssize_t n = receive(fd, buf, RECV_MAX, 0);
         if (n < 0)
             return hf_err_set(err, (int)n, "netlink: %s", strerror((int)-n));
         for (struct nlmsghdr *h = (struct nlmsghdr *)buf; left && NLMSG_OK(h, (size_t)n);
@@ -205,6 +205,25 @@ int hf_nl_talk(int fd, const struct hf_nl *nl, struct hf_err *err)
             if (h->nlmsg_type == NLMSG_ERROR)
                 first = note_ack(h, &left, first, err);
     }
+    return first;
+}
+
+int hf_nl_talk_batch(int fd, const struct hf_nl *nl, struct hf_err *err)
+{
+    int r = send_all(fd, nl), first = 0;
+    if (r < 0)
+        return hf_err_set(err, r, "netlink: %s", strerror(-r));
+    hf_auto_free uint8_t *buf = hf_xmalloc(RECV_MAX);
+    uint32_t answers = UINT32_MAX;
+    ssize_t n;
+    while ((n = receive(fd, buf, RECV_MAX, MSG_DONTWAIT)) >= 0)
+        for (struct nlmsghdr *h = (struct nlmsghdr *)buf; NLMSG_OK(h, (size_t)n); h = NLMSG_NEXT(h, n))
+            if (h->nlmsg_type == NLMSG_ERROR)
+                first = note_ack(h, &answers, first, err);
+    if (n != -EAGAIN && first == 0)
+        return hf_err_set(err, (int)n, "netlink: %s", strerror((int)-n));
+    if (answers == UINT32_MAX)
+        return hf_err_set(err, -EIO, "the kernel did not answer a netfilter transaction");
     return first;
 }
 
@@ -233,7 +252,7 @@ int hf_nl_dump(int fd, const struct hf_nl *nl, int (*each)(void *arg, const stru
     hf_auto_free uint8_t *buf = hf_xmalloc(RECV_MAX);
     bool done = false, interrupted = false;
     while (!done) {
-        ssize_t n = receive(fd, buf, RECV_MAX);
+        ssize_t n = receive(fd, buf, RECV_MAX, 0);
         if (n < 0)
             return (int)n;
         for (struct nlmsghdr *h = (struct nlmsghdr *)buf; !done && NLMSG_OK(h, (size_t)n);

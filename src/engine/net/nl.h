@@ -38,6 +38,10 @@ void hf_nl_raw(struct hf_nl *nl, const void *p, size_t n); /* unaligned end is p
 int hf_nl_open(int protocol) HF_MUST_USE;
 /* Sends everything in nl and waits for every answer; the first error, with the kernel's words in err. */
 int hf_nl_talk(int fd, const struct hf_nl *nl, struct hf_err *err) HF_MUST_USE;
+/* For nfnetlink's transactions: the kernel works off the whole batch inside the send, so the answers (an
+ * error for each message that failed, an acknowledgement where one was asked for) are there when it returns.
+ */
+int hf_nl_talk_batch(int fd, const struct hf_nl *nl, struct hf_err *err) HF_MUST_USE;
 struct nlmsghdr;
 /* Sends one request with NLM_F_DUMP or a plain get and calls each for every message of the answer. each
  * returns 0 to go on or a negative errno, which is returned once the answer is read to its end. -EINTR: the

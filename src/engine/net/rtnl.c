@@ -50,10 +50,9 @@ int hf_rtnl_link_del(int fd, const char *name, struct hf_err *err)
     hf_nl_begin(&nl, RTM_DELLINK, NLM_F_ACK, &m, sizeof(m));
     hf_nl_put_str(&nl, IFLA_IFNAME, name);
     hf_nl_end(&nl);
-    int r = hf_nl_talk(fd, &nl, err);
-    if (r == -ENODEV)
-        return 0;
-    return r < 0 ? hf_err_wrap(err, "removing the interface %s", name) : 0;
+    struct hf_err why = {0};
+    int r = hf_nl_talk(fd, &nl, &why);
+    return r < 0 && r != -ENODEV ? hf_err_set(err, r, "removing the interface %s: %s", name, why.msg) : 0;
 }
 
 static void put_up(struct hf_nl *nl, int index)
@@ -204,6 +203,7 @@ int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
 struct nets {
     void (*each)(void *arg, const struct hf_cidr *net);
     void *arg;
+    unsigned index; /* 0 = all */
 };
 
 static void report(const struct nets *n, uint8_t family, const struct nlattr *a, uint8_t bits)
@@ -215,37 +215,51 @@ static void report(const struct nets *n, uint8_t family, const struct nlattr *a,
     n->each(n->arg, &c);
 }
 
-static int note_net(void *arg, const struct nlmsghdr *h)
+static int note_address(void *arg, const struct nlmsghdr *h)
 {
-    if (h->nlmsg_type == RTM_NEWADDR && h->nlmsg_len >= NLMSG_LENGTH(sizeof(struct ifaddrmsg))) {
-        const struct ifaddrmsg *m = NLMSG_DATA(h);
-        const struct nlattr *tb[IFA_LOCAL + 1];
-        hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, IFA_LOCAL);
-        report(arg, m->ifa_family, tb[IFA_LOCAL] ? tb[IFA_LOCAL] : tb[IFA_ADDRESS], m->ifa_prefixlen);
-    } else if (h->nlmsg_type == RTM_NEWROUTE && h->nlmsg_len >= NLMSG_LENGTH(sizeof(struct rtmsg))) {
-        const struct rtmsg *m = NLMSG_DATA(h);
-        const struct nlattr *tb[RTA_DST + 1];
-        hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, RTA_DST);
-        if (m->rtm_dst_len)
-            report(arg, m->rtm_family, tb[RTA_DST], m->rtm_dst_len);
-    }
+    const struct nets *n = arg;
+    const struct ifaddrmsg *m = NLMSG_DATA(h);
+    const struct nlattr *tb[IFA_LOCAL + 1];
+    if (h->nlmsg_type != RTM_NEWADDR || h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)) ||
+        (n->index && m->ifa_index != n->index))
+        return 0;
+    hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, IFA_LOCAL);
+    report(n, m->ifa_family, tb[IFA_LOCAL] ? tb[IFA_LOCAL] : tb[IFA_ADDRESS], m->ifa_prefixlen);
     return 0;
+}
+
+static int note_route(void *arg, const struct nlmsghdr *h)
+{
+    const struct rtmsg *m = NLMSG_DATA(h);
+    const struct nlattr *tb[RTA_DST + 1];
+    if (h->nlmsg_type != RTM_NEWROUTE || h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)) || !m->rtm_dst_len)
+        return 0;
+    hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, RTA_DST);
+    report(arg, m->rtm_family, tb[RTA_DST], m->rtm_dst_len);
+    return 0;
+}
+
+int hf_rtnl_addrs(int fd, int index, void (*each)(void *arg, const struct hf_cidr *net), void *arg)
+{
+    hf_auto_nl struct hf_nl nl = {0};
+    struct nets n = {each, arg, (unsigned)index};
+    struct ifaddrmsg m = {0};
+    hf_nl_begin(&nl, RTM_GETADDR, NLM_F_DUMP, &m, sizeof(m));
+    hf_nl_end(&nl);
+    int r = hf_nl_dump(fd, &nl, note_address, &n);
+    return r == -EINTR ? 0 : r;
 }
 
 int hf_rtnl_nets(int fd, void (*each)(void *arg, const struct hf_cidr *net), void *arg)
 {
     hf_auto_nl struct hf_nl nl = {0};
-    struct nets n = {each, arg};
-    struct ifaddrmsg am = {0};
-    hf_nl_begin(&nl, RTM_GETADDR, NLM_F_DUMP, &am, sizeof(am));
-    hf_nl_end(&nl);
-    int r = hf_nl_dump(fd, &nl, note_net, &n);
-    if (r < 0 && r != -EINTR)
+    struct nets n = {each, arg, 0};
+    struct rtmsg m = {0};
+    int r = hf_rtnl_addrs(fd, 0, each, arg);
+    if (r < 0)
         return r;
-    hf_nl_reset(&nl);
-    struct rtmsg rm = {0};
-    hf_nl_begin(&nl, RTM_GETROUTE, NLM_F_DUMP, &rm, sizeof(rm));
+    hf_nl_begin(&nl, RTM_GETROUTE, NLM_F_DUMP, &m, sizeof(m));
     hf_nl_end(&nl);
-    r = hf_nl_dump(fd, &nl, note_net, &n);
+    r = hf_nl_dump(fd, &nl, note_route, &n);
     return r == -EINTR ? 0 : r;
 }

@@ -41,6 +41,8 @@ struct hf_end {
 /* Up, without addresses that the kernel would make up itself. */
 int hf_rtnl_end(const struct hf_end *e, struct hf_err *err) HF_MUST_USE;
 
-/* Calls each for every IPv4 or IPv6 address (bits = prefix of its link) and every route (but defaults) in the
- * namespace. */
+/* Calls each for every address of one interface (bits = prefix of its link). */
+int hf_rtnl_addrs(int fd, int index, void (*each)(void *arg, const struct hf_cidr *net),
+                  void *arg) HF_MUST_USE;
+/* … of all interfaces, and for every route but defaults. */
 int hf_rtnl_nets(int fd, void (*each)(void *arg, const struct hf_cidr *net), void *arg) HF_MUST_USE;
