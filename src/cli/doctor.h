@@ -38,7 +38,11 @@ extern const struct hf_check hf_doctor_userns[]; /* doctor_kernel.c; first of al
 extern const struct hf_check hf_doctor_rights[]; /* doctor_host.c */
 extern const struct hf_check hf_doctor_kernel[]; /* doctor_kernel.c */
 extern const struct hf_check hf_doctor_disk[];   /* doctor_disk.c */
+extern const struct hf_check hf_doctor_net[];    /* doctor_net.c */
 extern const struct hf_check hf_doctor_host[];   /* doctor_host.c */
+
+/* Path of a program of ours: the setting, or beside the running one. malloc'ed. */
+char *hf_doctor_program(const char *setting, const char *name) HF_MUST_USE;
 
 /* Sets status and detail (and keeps cost and fix). */
 void hf_check_set(struct hf_check_result *r, enum hf_check_status status, const char *fmt, ...)

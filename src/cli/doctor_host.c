@@ -38,7 +38,7 @@ static const struct cap needed_caps[] = {
 };
 static const struct cap useful_caps[] = {
     {CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "limits such as open files can't be raised above ours"},
-    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "no network rules for sandboxes (a later part)"},
+    {CAP_NET_ADMIN, "CAP_NET_ADMIN", "no network for sandboxes: no wire, no policy"},
     {CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "no memory images (a later part)"},
 };
 
@@ -249,18 +249,25 @@ static void check_run_dir(const struct hf_doctor *d, struct hf_check_result *ret
     hf_check_fix(ret, "holdfast serve --run-dir /run/holdfast/1");
 }
 
-static void check_programs(const struct hf_doctor *d, struct hf_check_result *ret)
+char *hf_doctor_program(const char *setting, const char *name)
 {
-    static const char *const names[] = {"holdfast-shim", "holdfast-envd"};
-    const char *const set[] = {d->cfg->shim_path, d->cfg->envd_path};
     char self[4096];
+    if (*setting)
+        return hf_xstrdup(setting);
     ssize_t n = readlink("/proc/self/exe", self, sizeof(self) - 1);
     self[HF_MAX(n, (ssize_t)0)] = '\0';
     char *slash = strrchr(self, '/');
     if (slash)
         *slash = '\0';
+    return hf_xasprintf("%s/%s", self, name);
+}
+
+static void check_programs(const struct hf_doctor *d, struct hf_check_result *ret)
+{
+    static const char *const names[] = {"holdfast-shim", "holdfast-envd"};
+    const char *const set[] = {d->cfg->shim_path, d->cfg->envd_path};
     for (size_t i = 0; i < HF_ARRAY_LEN(names); i++) {
-        hf_auto_free char *path = *set[i] ? hf_xstrdup(set[i]) : hf_xasprintf("%s/%s", self, names[i]);
+        hf_auto_free char *path = hf_doctor_program(set[i], names[i]);
         if (access(path, X_OK) == 0)
             continue;
         hf_check_set(ret, HF_CHECK_FAIL, "%s: %s", path, strerror(errno));

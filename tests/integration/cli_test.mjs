@@ -464,6 +464,25 @@ test('doctor: tries, tells, leaves nothing', async () => {
   assert.match(long.stdout, /too long/)
 })
 
+test('doctor: the network, and a firewall of the host that stands in its way', async (t) => {
+  const script = `nft add table ip filter && nft 'add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }' && "${BIN}" doctor --listen 127.0.0.1:0 --json || true`
+  if (process.getuid() !== 0) return t.skip('needs root')
+  const of = (text, id) => JSON.parse(text.slice(text.indexOf('{'))).checks.find((c) => c.id === id)
+  const text = await shell(`unshare -n sh -c '${script.replaceAll("'", `'"'"'`)}'`)
+  const wall = of(text, 'firewall')
+  assert.equal(wall.status, 'warn', text)
+  assert.match(wall.detail, /ip filter FORWARD/)
+  assert.match(wall.fix, /nft insert rule ip filter FORWARD iifname "hf-\*" accept/)
+  assert.equal(of(text, 'nftables').status, 'ok')
+  assert.equal(of(text, 'veth').status, 'ok')
+  const free = await shell(`unshare -n "${BIN}" doctor --listen 127.0.0.1:0 --json || true`)
+  assert.equal(of(free, 'firewall').status, 'ok')
+  const off = await shell(`HOLDFAST_NETWORK=off "${BIN}" doctor --listen 127.0.0.1:0 --json || true`)
+  assert.equal(of(off, 'veth').status, 'info')
+  const missing = await shell(`HOLDFAST_NETWORK=required HOLDFAST_NETD_PATH=/no/netd "${BIN}" doctor --listen 127.0.0.1:0 --json || true`)
+  assert.equal(of(missing, 'netd').status, 'fail')
+})
+
 test('doctor: user namespaces blocked by a sysctl come first, with the command that helps', async (t) => {
   // The limit belongs to a user namespace: one of our own can be set to 0 without touching the host.
   const script = `unshare -Ur sh -c 'echo 0 > /proc/sys/user/max_user_namespaces && "${BIN}" doctor --listen 127.0.0.1:0'; echo "code $?"`
