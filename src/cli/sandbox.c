@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "cli/args.h"
+#include "cli/network.h"
 #include "cli/show.h"
 #include "cli/term.h"
 #include "cli/url.h"
@@ -18,6 +19,7 @@ static const struct hf_opt create_opts[] = {
     {"cpu", 0, "CORES", "processor share, as in 0.5 or 2", NULL},
     {"memory", 0, "SIZE", "memory limit, as in 512M or 2G", NULL},
     {"disk", 0, "SIZE", "size of the writable layer, as in 1G", NULL},
+    HF_NETWORK_OPTS,
     {0},
 };
 
@@ -76,7 +78,7 @@ static int create_body(const struct hf_args *a, json_t *body, struct hf_err *err
         r = hf_show_pairs(a, "env", &env, err);
     if (r == 0 && env)
         r = json_object_set_new(body, "envVars", env);
-    return r;
+    return r == 0 ? hf_network_body(a, body, err) : r;
 }
 
 static int run_create(struct hf_cli *cli, const struct hf_args *args)
@@ -92,6 +94,8 @@ static int run_create(struct hf_cli *cli, const struct hf_args *args)
     json_decref(body);
     if (r == -ENOENT && !*cli->hint)
         hf_cli_hint(cli, "`holdfast template ls` lists the templates, `holdfast template import` makes one");
+    if (r == -EINVAL && strstr(err.msg, "ALL_TRAFFIC"))
+        hf_cli_hint(cli, "add --no-internet: names have a meaning only where everything else is denied");
     if (r < 0)
         return hf_cli_fail(cli, &err);
     if (cli->json) {
@@ -117,6 +121,7 @@ static const struct hf_verb create_verb = {
         "the access token of the sandbox.",
     .examples = "holdfast sandbox create\n"
                 "holdfast sandbox create base --timeout 1h --memory 2G --metadata owner=alice\n"
+                "holdfast sandbox create --no-internet --allow-out api.example.com\n"
                 "id=$(holdfast sandbox create --env LANG=C.UTF-8)",
     .run = run_create,
 };
@@ -436,6 +441,8 @@ static const struct hf_verb *const subs[] = {
     &hf_verb_sandbox_cp,
     &hf_verb_sandbox_logs,
     &hf_verb_sandbox_open,
+    &hf_verb_sandbox_network,
+    &hf_verb_sandbox_outbound,
     &timeout_verb,
     &kill_verb,
     NULL,

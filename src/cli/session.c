@@ -1,6 +1,7 @@
 /* holdfast session open | ls | info | exec | shell | close | rm */
 #include "base/text.h"
 #include "cli/args.h"
+#include "cli/network.h"
 #include "cli/sandbox.h"
 #include "cli/show.h"
 #include "cli/term.h"
@@ -88,6 +89,7 @@ static const struct hf_opt open_opts[] = {
     {"template", 0, "NAME", "template of its sandboxes (default base)", NULL},
     {"timeout", 't', "TIME", "how long its sandbox lives, as in 90s, 10m, 24h", NULL},
     {"metadata", 'm', "KEY=VALUE", "a label; may be repeated", NULL},
+    HF_NETWORK_OPTS,
     {0},
 };
 
@@ -131,6 +133,8 @@ static int run_open(struct hf_cli *cli, const struct hf_args *args)
         (void)json_object_set_new(body, "template", json_string(template));
     if (timeout)
         (void)json_object_set_new(body, "timeout", json_integer((json_int_t)s));
+    if (r == 0)
+        r = hf_network_body(args, body, &err);
     if (r < 0) {
         json_decref(body);
         return hf_cli_usage(cli, args->verb, "%s", err.msg);
@@ -158,7 +162,9 @@ static const struct hf_verb open_verb = {
     .details =
         "KEY is AGENT:USER:CONVERSATION. The session's workspace (/workspace in its sandbox) outlives\n"
         "every sandbox: open the same key again after a sandbox was lost, and the files are there.\n"
-        "--quiet prints the id of the sandbox only.",
+        "--quiet prints the id of the sandbox only. What is said about the network counts for a sandbox "
+        "that\n"
+        "is made now, and is kept for those to come.",
     .examples = "holdfast session open coder:alice:42\n"
                 "id=$(holdfast session open coder:alice:42 --quiet)",
     .run = run_open,
