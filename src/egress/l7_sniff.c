@@ -12,7 +12,7 @@ static bool is_token_char(unsigned char c)
 
 static bool has(const char *p, size_t n, const char *word)
 {
-    return memmem(p, n, word, strlen(word)) != NULL;
+    return p && memmem(p, n, word, strlen(word)) != NULL;
 }
 
 /* "METHOD target HTTP/1.1", in any spelling that some parser might take for it. */
@@ -36,7 +36,9 @@ static enum hf_l7_kind sniff_line(const char *p, size_t n)
 
 enum hf_l7_kind hf_l7_sniff(const char *p, size_t n)
 {
-    if (n && (unsigned char)p[0] == TLS_HANDSHAKE)
+    if (!p || !n)
+        return HF_L7_MORE;
+    if ((unsigned char)p[0] == TLS_HANDSHAKE)
         return HF_L7_TLS;
     size_t skip = 0; /* servers skip empty lines before a request */
     while (skip < n && (p[skip] == '\r' || p[skip] == '\n'))
@@ -56,9 +58,11 @@ static int parse_port(struct hf_str s, uint16_t *ret)
 /* Splits "[v6]:port" and "host:port". */
 static int split(struct hf_str s, struct hf_str *ret_host, struct hf_str *ret_port, bool *ret_v6)
 {
-    *ret_v6 = s.n && s.p[0] == '[';
+    if (!s.p || !s.n)
+        return -EINVAL;
+    *ret_v6 = s.p[0] == '[';
     const char *end = *ret_v6 ? memchr(s.p, ']', s.n) : s.p;
-    if (!end || !s.n)
+    if (!end)
         return -EINVAL;
     const char *colon = memchr(end, ':', s.n - (size_t)(end - s.p));
     size_t host_n = colon ? (size_t)(colon - s.p) : s.n;
