@@ -93,9 +93,9 @@ static void on_tail(uv_timer_t *t)
 void hf_cnet_start(struct hf_cnet *n, struct hf_control *c)
 {
     n->c = c;
-    if (!n->fabric)
-        return;
-    hf_cnet_netd_init(n);
+    if (n->fabric)
+        hf_cnet_netd_init(n);
+    /* Also without a fabric: what an earlier daemon's sandboxes did is still to be taken in. */
     (void)uv_timer_start(&n->tail, on_tail, HF_CNET_RECORDS_MS, HF_CNET_RECORDS_MS);
 }
 

@@ -137,6 +137,7 @@ static void commit(struct hf_cnet *n, struct hf_meta_batch *b, const char *file,
     if (n->tail_batches++ % PRUNE_EVERY == 0)
         hf_prune_outbound(b, hf_real_ms() - (int64_t)n->cfg->outbound_keep * 1000, HF_CNET_OUTBOUND_ROWS);
     n->tailing = true;
+    hf_killpoint("outbound.lines-read");
     /* Lazy: rows and cursor are one transaction, whichever of them a power cut leaves. */
     hf_meta_commit(n->c->meta, b, HF_META_LAZY, on_rows, p);
 }

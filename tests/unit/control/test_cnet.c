@@ -341,6 +341,257 @@ static void test_group_fans_out(void **state)
     assert_false(allows(told_doc(e, c), "203.0.113.2"));
 }
 
+/* ---- secrets and authorities ---- */
+
+static int put_secret(struct env *e, const char *name, const char *value, int64_t version)
+{
+    struct hf_secret_row s = {.version = version};
+    struct hf_err err = {0};
+    (void)snprintf(s.id, sizeof(s.id), "sec_%s", name);
+    (void)snprintf(s.tenant, sizeof(s.tenant), "default");
+    (void)snprintf(s.name, sizeof(s.name), "%s", name);
+    if (hf_cnet_seal_secret(e->n, "default", name, value, strlen(value), &s.sealed, &s.sealed_n, &err) < 0)
+        fail_msg("%s", err.msg);
+    assert_null(memmem(s.sealed, s.sealed_n, value, strlen(value)));
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_secret(b, &s);
+    hf_meta_commit(e->h.meta, b, 0, NULL, NULL);
+    hf_secret_row_done(&s);
+    int r = 0;
+    UNTIL(((r = hf_get_secret(e->h.meta, "default", name, &s)) == 1 && s.version == version) ||
+          (hf_secret_row_done(&s), false));
+    hf_secret_row_done(&s);
+    return r;
+}
+
+static const char *told_secret(struct env *e, const char *name)
+{
+    const json_t *tenant = json_object_get(e->netd.tenants, "default");
+    return json_string_value(json_object_get(json_object_get(tenant, "secrets"), name));
+}
+
+static void test_rotation(void **state)
+{
+    struct env *e = *state;
+    int done = 0;
+    put_secret(e, "openai", "first-value", 1);
+    assert_null(told_secret(e, "openai")); /* nobody needs it */
+    struct hf_sandbox *sb = made(e, OPEN);
+    assert_string_equal(told_secret(e, "openai"), "first-value");
+    json_t *box = json_incref((json_t *)(uintptr_t)told(e, sb));
+    put_secret(e, "openai", "second-value", 2);
+    hf_cnet_tenant_changed(e->n, "default", hf_harness_on_done, &done);
+    hf_harness_wait(&e->h, &done);
+    assert_string_equal(told_secret(e, "openai"), "second-value");
+    assert_ptr_equal(box, told(e, sb)); /* the sandbox was not touched */
+    json_decref(box);
+}
+
+/* Another node's key, or a row that was moved: the secret is not there, the sandbox is not held up by it. */
+static void test_secret_that_cannot_be_opened(void **state)
+{
+    struct env *e = *state;
+    put_secret(e, "good", "value-1", 1);
+    struct hf_secret_row s = {.id = "sec_moved", .tenant = "default", .name = "moved", .version = 1};
+    struct hf_err err = {0};
+    assert_int_equal(hf_cnet_seal_secret(e->n, "other", "moved", "x", 1, &s.sealed, &s.sealed_n, &err), 0);
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_secret(b, &s);
+    hf_meta_commit(e->h.meta, b, 0, NULL, NULL);
+    hf_secret_row_done(&s);
+    UNTIL(hf_get_secret(e->h.meta, "default", "moved", &s) == 1 || (hf_secret_row_done(&s), false));
+    hf_secret_row_done(&s);
+    (void)made(e, OPEN);
+    assert_string_equal(told_secret(e, "good"), "value-1");
+    assert_null(told_secret(e, "moved"));
+}
+
+#define INTERCEPTED "{\"rules\":[{\"host\":\"api.test\",\"path\":\"/v1/*\",\"action\":\"allow\"}]}"
+
+static void test_authority(void **state)
+{
+    struct env *e = *state;
+    (void)made(e, OPEN);
+    assert_null(strstr(e->h.fake->last_init, "BEGIN CERTIFICATE")); /* not where nothing is intercepted */
+    (void)made(e, INTERCEPTED);
+    assert_non_null(strstr(e->h.fake->last_init, "BEGIN CERTIFICATE"));
+    assert_null(strstr(e->h.fake->last_init, "PRIVATE KEY"));
+    const json_t *ca = json_object_get(json_object_get(e->netd.tenants, "default"), "ca");
+    const char *cert = json_string_value(json_object_get(ca, "cert"));
+    assert_non_null(cert);
+    assert_non_null(strstr(json_string_value(json_object_get(ca, "key")), "PRIVATE KEY"));
+    hf_auto_free char *first = hf_xstrdup(cert);
+    struct hf_ca_row row = {0};
+    UNTIL(hf_get_ca(e->h.meta, "default", &row) == 1);
+    assert_string_equal(row.cert, first);
+    assert_null(memmem(row.sealed_key, row.sealed_key_n, "PRIVATE", 7));
+    hf_ca_row_done(&row);
+    /* stable over a restart of the daemon's part, another tenant has another */
+    net_down(e);
+    net_up(e);
+    struct hf_err err = {0};
+    assert_string_equal(hf_cnet_ca(e->n, "default", &err), first);
+    assert_string_not_equal(hf_cnet_ca(e->n, "other", &err), first);
+}
+
+static void test_proxy_password(void **state)
+{
+    struct env *e = *state;
+    struct hf_sandbox *sb = made(e, "{\"allowOut\":[\"198.51.100.7\"],\"egressProxy\":{\"address\":"
+                                    "\"203.0.113.9:1080\",\"username\":\"u\",\"password\":\"hunter-22\"}}");
+    assert_null(strstr(sb->row.network, "hunter-22"));
+    const json_t *proxy = json_object_get(told_doc(e, sb), "egress_proxy");
+    assert_string_equal(json_string_value(json_object_get(proxy, "password")), "hunter-22");
+    /* bound to the tenant */
+    json_auto_t *doc = json_loads(sb->row.network, 0, NULL);
+    struct hf_err err = {0};
+    assert_int_equal(hf_cnet_unseal_doc(e->n, "other", doc, &err), -EBADMSG);
+    assert_int_equal(hf_cnet_unseal_doc(NULL, "default", doc, &err), -ENOTSUP);
+    assert_int_equal(hf_cnet_unseal_doc(e->n, "default", doc, &err), 0);
+    assert_int_equal(hf_cnet_seal_doc(NULL, "default", doc, &err), -ENOTSUP);
+}
+
+/* ---- records ---- */
+
+static void append(struct env *e, unsigned seq, const char *lines)
+{
+    hf_auto_free char *path = hf_xasprintf("%s/net/records-%u.jsonl", e->h.dir, seq);
+    FILE *f = fopen(path, "ae");
+    assert_non_null(f);
+    assert_true(fputs(lines, f) >= 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+#define REQUEST(ms, decision)                                                                                \
+    "{\"kind\":\"request\",\"time_ms\":" ms ",\"sandbox\":\"i1\",\"tenant\":\"default\",\"session\":\"s1\"," \
+    "\"host\":\"api.test\",\"decision\":\"" decision "\"}\n"
+#define DENIAL(ms)                                                          \
+    "{\"kind\":\"denial\",\"time_ms\":" ms                                  \
+    ",\"sandbox\":\"i2\",\"tenant\":\"default\",\"session\":\"\",\"what\":" \
+    "\"dns\"}\n"
+
+struct seen {
+    int rows, denied;
+    int64_t last;
+};
+
+static bool see(void *arg, const struct hf_outbound_row *o)
+{
+    struct seen *s = arg;
+    s->rows++;
+    s->denied += o->denied;
+    s->last = o->time_ms;
+    return true;
+}
+
+static struct seen rows(struct env *e, const char *sandbox, const char *session)
+{
+    struct seen s = {0};
+    assert_int_equal(hf_each_outbound(e->h.meta, "default", sandbox, session, 0, 1000, see, &s), 0);
+    return s;
+}
+
+static bool there(struct env *e, unsigned seq)
+{
+    hf_auto_free char *path = hf_xasprintf("%s/net/records-%u.jsonl", e->h.dir, seq);
+    return access(path, F_OK) == 0;
+}
+
+/* Times in the future: the age limit is an hour in this test. */
+#define T1 "9000000000001"
+#define T2 "9000000000002"
+#define T3 "9000000000003"
+#define T4 "9000000000004"
+
+static void test_records(void **state)
+{
+    struct env *e = *state;
+    append(e, 1, REQUEST(T1, "allow") REQUEST(T2, "deny") "{\"kind\":\"req");
+    UNTIL(rows(e, NULL, NULL).rows == 2); /* the third line is not whole yet */
+    append(e, 1, "uest\",\"time_ms\":" T3 ",\"sandbox\":\"i1\",\"tenant\":\"default\"}\n");
+    UNTIL(rows(e, NULL, NULL).rows == 3);
+    assert_int_equal(rows(e, "i1", NULL).rows, 3);
+    assert_int_equal(rows(e, NULL, "s1").rows, 2);
+    assert_int_equal(rows(e, "i1", NULL).denied, 1);
+    assert_true(there(e, 1)); /* it may still grow */
+    append(e, 1, "not json\n\n{\"kind\":\"other\"}\n{\"torn");
+    append(e, 2, DENIAL(T4));
+    UNTIL(rows(e, "i2", NULL).rows == 1);
+    assert_int_equal(rows(e, "i2", NULL).denied, 1);
+    assert_int_equal(rows(e, NULL, NULL).rows, 4);
+    UNTIL(!there(e, 1)); /* finished, and its rows are durable */
+    assert_true(there(e, 2));
+}
+
+/* The daemon comes back where it was: no line twice, none lost; and a file that is younger than the cursor
+ * says (netd dropped some) is begun at its start. */
+static void test_records_again(void **state)
+{
+    struct env *e = *state;
+    append(e, 1, REQUEST(T1, "allow"));
+    UNTIL(rows(e, NULL, NULL).rows == 1);
+    net_down(e);
+    append(e, 1, REQUEST(T2, "allow"));
+    net_up(e);
+    UNTIL(rows(e, NULL, NULL).rows == 2);
+    hf_auto_free char *path = hf_xasprintf("%s/net/records-1.jsonl", e->h.dir);
+    assert_int_equal(unlink(path), 0);
+    append(e, 5, REQUEST(T3, "allow"));
+    UNTIL(rows(e, NULL, NULL).rows == 3);
+    hf_harness_run_ms(&e->h, 1200);
+    assert_int_equal(rows(e, NULL, NULL).rows, 3);
+}
+
+static void test_old_records_go(void **state)
+{
+    struct env *e = *state;
+    struct hf_outbound_row old = {.time_ms = 1000, .tenant = "default", .kind = "request"};
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_put_outbound(b, &old);
+    hf_meta_commit(e->h.meta, b, 0, NULL, NULL);
+    UNTIL(rows(e, NULL, NULL).rows == 1);
+    append(e, 1, REQUEST(T1, "allow"));
+    UNTIL(rows(e, NULL, NULL).last > 1000);
+    assert_int_equal(rows(e, NULL, NULL).rows, 1);
+}
+
+/* ---- the host ---- */
+
+static void test_host_cannot(void **state)
+{
+    struct env *e = *state;
+    net_down(e);
+    hf_fake_fabric.ok = false;
+    net_up(e);
+    assert_null(hf_cnet_config(e->n));
+    assert_string_equal(hf_cnet_missing(e->n), "no nft");
+    struct hf_created cr = {0};
+    struct hf_create_req req = hf_harness_req();
+    hf_sandbox_create(e->h.c, &req, hf_harness_on_created, &cr, NULL);
+    hf_harness_wait(&e->h, &cr.done);
+    assert_true(*cr.id); /* with loopback only */
+    net_down(e);
+    hf_fake_fabric.ok = true;
+    e->h.cfg.network = HF_NETWORK_OFF;
+    net_up(e);
+    assert_null(hf_cnet_config(e->n));
+    assert_non_null(strstr(hf_cnet_missing(e->n), "off"));
+}
+
+/* The last box is gone: so is the fabric. */
+static void test_fabric_goes(void **state)
+{
+    struct env *e = *state;
+    int closed = 0;
+    UNTIL(e->netd.config);
+    hf_fake_netd_down(&e->netd); /* this process is the fake netd and must not be ended */
+    hf_harness_run_ms(&e->h, 20);
+    hf_cnet_close(e->n, true, hf_harness_on_done, &closed);
+    hf_harness_wait(&e->h, &closed);
+    assert_int_equal(hf_fake_fabric.removed, 1);
+    net_up(e);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +604,15 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_group_fans_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_rotation, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_secret_that_cannot_be_opened, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_authority, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_proxy_password, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_records, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_records_again, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_old_records_go, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_host_cannot, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_fabric_goes, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
