@@ -107,39 +107,6 @@ static void test_life(void **state)
     assert_int_equal(hf_fake_count(srv.run_dir), 0);
 }
 
-static void test_preview(void **state)
-{
-    static const char *const bad[] = {"{}",
-                                      "{\"port\":0}",
-                                      "{\"port\":65536}",
-                                      "{\"port\":49983}",
-                                      "{\"port\":\"80\"}",
-                                      "{\"port\":80,\"expires_in\":0}",
-                                      "{\"port\":80,\"expires_in\":604801}"};
-    char id[HF_ROW_ID];
-    hf_auto_reply struct hf_reply r = {0}, other = {0}, gone = {0};
-    make("{\"templateID\":\"base\"}", id);
-    hf_auto_free char *path = hf_xasprintf("/v1/sandboxes/%s/preview", id);
-    hf_auto_free char *begin = hf_xasprintf("http://8000-%s.localhost:%d/?hf_preview=", id, srv.port);
-    POST(path, "{\"port\":8000,\"expires_in\":60}", &r);
-    expect(&r, 200);
-    if (strncmp(TEXT(r, "url"), begin, strlen(begin)) != 0)
-        fail_msg("%s", TEXT(r, "url"));
-    int64_t expires_ns, now_ms = hf_real_ms();
-    assert_int_equal(hf_rfc3339_parse(hf_str_c(TEXT(r, "expires_at")), &expires_ns), 0);
-    assert_in_range(expires_ns / 1000000, now_ms + 50000, now_ms + 61000);
-    for (size_t i = 0; i < HF_ARRAY_LEN(bad); i++) {
-        hf_auto_reply struct hf_reply b = {0};
-        POST(path, bad[i], &b);
-        expect_error(&b, 400, NULL);
-    }
-    hf_http(&srv, srv.other_key, "POST", path, NULL, "{\"port\":8000}", &other);
-    expect_error(&other, 404, NULL);
-    end(id);
-    POST(path, "{\"port\":8000}", &gone);
-    expect_error(&gone, 404, NULL);
-}
-
 static void test_extensions_and_defaults(void **state)
 {
     char id[HF_ROW_ID];
@@ -784,7 +751,6 @@ int main(int argc, char **argv)
     hf_serve_if_asked(argc, argv);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_life),
-        cmocka_unit_test(test_preview),
         cmocka_unit_test(test_extensions_and_defaults),
         cmocka_unit_test(test_bad_creates),
         cmocka_unit_test(test_limits_of_bodies),

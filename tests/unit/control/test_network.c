@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/path.h"
 #include "client.h"
 #include "control/api.h"
@@ -349,8 +350,7 @@ static void test_what_would_happen(void **state)
     } cases[] = {
         {"{\"url\":\"https://api.model.example/v1/x\"}", 200, "\"decision\":\"allow\""},
         {"{\"url\":\"https://api.model.example/v2\"}", 200, "\"reason\":\"no-rule\""},
-        {"{\"url\":\"https://api.model.example/v1/x\",\"method\":\"DELETE\"}", 200,
-         "\"reason\":\"no-rule\""},
+        {"{\"url\":\"https://api.model.example/v1/x\",\"method\":\"DELETE\"}", 200, "\"reason\":\"no-rule\""},
         {"{\"url\":\"https://API.model.example.:443/v1/x?q\"}", 200, "\"rule\":\"models\""},
         {"{\"url\":\"http://evil.example/\"}", 200, "\"reason\":\"default\""},
         {"{\"url\":\"http://169.254.169.254/latest\"}", 200, "\"reason\":\"never\""},
@@ -377,6 +377,39 @@ static void test_what_would_happen(void **state)
 }
 
 /* ---- tokens, records ---- */
+
+static void test_preview(void **state)
+{
+    static const char *const bad[] = {"{}",
+                                      "{\"port\":0}",
+                                      "{\"port\":65536}",
+                                      "{\"port\":49983}",
+                                      "{\"port\":\"80\"}",
+                                      "{\"port\":80,\"expires_in\":0}",
+                                      "{\"port\":80,\"expires_in\":604801}"};
+    char id[HF_ROW_ID];
+    hf_auto_reply struct hf_reply r = {0}, other = {0}, gone = {0};
+    make("", id);
+    hf_auto_free char *path = hf_xasprintf("/v1/sandboxes/%s/preview", id);
+    hf_auto_free char *begin = hf_xasprintf("http://8000-%s.localhost:%d/?hf_preview=", id, srv.port);
+    CALL("POST", path, "{\"port\":8000,\"expires_in\":60}", &r);
+    expect(&r, 200, NULL);
+    if (strncmp(TEXT(r.json, "url"), begin, strlen(begin)) != 0)
+        fail_msg("%s", TEXT(r.json, "url"));
+    int64_t expires_ns, now_ms = hf_real_ms();
+    assert_int_equal(hf_rfc3339_parse(hf_str_c(TEXT(r.json, "expires_at")), &expires_ns), 0);
+    assert_in_range(expires_ns / 1000000, now_ms + 50000, now_ms + 61000);
+    for (size_t i = 0; i < HF_ARRAY_LEN(bad); i++) {
+        hf_auto_reply struct hf_reply b = {0};
+        CALL("POST", path, bad[i], &b);
+        expect(&b, 400, NULL);
+    }
+    hf_http(&srv, srv.other_key, "POST", path, NULL, "{\"port\":8000}", &other);
+    expect(&other, 404, NULL);
+    end(id);
+    CALL("POST", path, "{\"port\":8000}", &gone);
+    expect(&gone, 404, NULL);
+}
 
 static void test_rotation(void **state)
 {
@@ -430,6 +463,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_groups_are_the_tenants),
         cmocka_unit_test(test_group_pages),
         cmocka_unit_test(test_what_would_happen),
+        cmocka_unit_test(test_preview),
         cmocka_unit_test(test_rotation),
         cmocka_unit_test(test_outbound),
     };
