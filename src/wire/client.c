@@ -61,8 +61,9 @@ static void on_stream_closed(uv_handle_t *h)
     c->stream = NULL;
     c->handles--;
     enter(c);
+    bool unsent = c->write_failed || (c->tls && !hf_tls_ready(c->tls));
     while (!hf_list_empty(&c->exchanges))
-        hf_cx_failed(hf_list_entry(c->exchanges.next, struct hf_cx, node), c->broken, c->write_failed);
+        hf_cx_failed(hf_list_entry(c->exchanges.next, struct hf_cx, node), c->broken, unsent);
     hf_client_going(c);
     leave(c);
 }
@@ -230,8 +231,11 @@ struct hf_client *hf_client_new(uv_loop_t *loop, uv_stream_t *stream, struct hf_
     c->kick.data = c;
     c->handles = 2;
     int r = h2 ? hf_h2c_start(c) : 0;
+    if (r == 0 && tls && !hf_tls_ready(tls))
+        r = hf_tls_start(tls, &c->out.raw);
     if (r < 0)
         hf_client_die(c, r);
+    hf_client_flush(c);
     hf_client_update_reading(c);
     return c;
 }
@@ -253,11 +257,31 @@ void hf_client_close(struct hf_client *c)
     leave(c);
 }
 
+void hf_client_feed(struct hf_client *c, const void *p, size_t n)
+{
+    if (c->closing || c->done || !n)
+        return;
+    enter(c);
+    input(c, p, n);
+    leave(c);
+}
+
+const char *hf_client_tls_error(const struct hf_client *c)
+{
+    return c->tls ? hf_tls_error(c->tls) : "";
+}
+
+struct hf_client *hf_cx_client(const struct hf_cx *cx)
+{
+    return cx->client;
+}
+
 bool hf_client_free_slot(const struct hf_client *c)
 {
     if (c->going || c->done || c->closing)
         return false;
-    return c->h2 ? hf_h2c_free_slot(c) : !c->exchange_n && hf_outq_idle(&c->out);
+    bool shaking = c->tls && !hf_tls_ready(c->tls);
+    return c->h2 ? hf_h2c_free_slot(c) : !c->exchange_n && (shaking || hf_outq_idle(&c->out));
 }
 
 bool hf_client_h2(const struct hf_client *c)

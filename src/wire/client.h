@@ -42,12 +42,20 @@ struct hf_cx_ops {
     void (*on_fail)(struct hf_cx *cx, int r, bool answered, bool unsent);
 };
 
-/* Takes stream (uv_tcp_t or uv_pipe_t, malloc'ed) and tls (NULL = plain; must be ready). h2: speak HTTP/2.
+/* Takes stream (uv_tcp_t or uv_pipe_t, malloc'ed) and tls (NULL = plain). A session that is not ready shakes
+ * hands here, exchanges may begin meanwhile; whether it agrees on h2 must then be known before. h2: speak
+ * HTTP/2.
  * gone(arg) is called when the connection can take no further exchange (closed, GOAWAY); then call
  * hf_client_close once no exchange of yours is open. */
 struct hf_client *hf_client_new(uv_loop_t *loop, uv_stream_t *stream, struct hf_tls *tls, bool h2,
                                 void (*gone)(void *arg), void *arg) HF_MUST_USE;
 void hf_client_close(struct hf_client *c); /* open exchanges fail with -ECANCELED, before it returns */
+/* Plaintext that came with the end of a handshake which somebody else made (a server of HTTP/2 speaks first).
+ */
+void hf_client_feed(struct hf_client *c, const void *p, size_t n);
+/* Why the TLS session broke, for people; "" when it did not. Valid inside on_fail. */
+const char *hf_client_tls_error(const struct hf_client *c);
+struct hf_client *hf_cx_client(const struct hf_cx *cx);
 bool hf_client_free_slot(const struct hf_client *c); /* another exchange may begin now */
 bool hf_client_h2(const struct hf_client *c);
 

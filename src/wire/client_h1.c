@@ -66,13 +66,13 @@ static int put_request(struct hf_outq *q, const struct hf_cx_req *req)
     return put(q, HF_STR("\r\n"));
 }
 
-/* Flushes; once that worked, something may have left. */
+/* Flushes; once that worked, something may have left (with TLS, once the handshake is done). */
 static void flush(struct hf_cx *cx)
 {
     struct hf_client *c = cx->client;
     hf_client_flush(c);
     if (!c->write_failed)
-        cx->unsent = false;
+        cx->unsent = c->tls && !hf_tls_ready(c->tls);
 }
 
 int hf_h1_begin(struct hf_cx *cx, const struct hf_cx_req *req)
@@ -106,7 +106,7 @@ void hf_h1_write(struct hf_cx *cx, const void *p, size_t n)
     if (r < 0)
         c->write_failed = c->going = true; /* reading tells what became of the exchange */
     else
-        cx->unsent = false;
+        cx->unsent = c->tls && !hf_tls_ready(c->tls);
     if (r < 0 && !c->reading)
         hf_client_die(c, r);
 }

@@ -309,8 +309,9 @@ static int on_stream_close(nghttp2_session *s, int32_t id, uint32_t error, void 
 static int on_frame_send(nghttp2_session *s, const nghttp2_frame *frame, void *user)
 {
     struct hf_cx *cx = frame->hd.type == NGHTTP2_HEADERS ? cx_of(s, frame->hd.stream_id) : NULL;
+    const struct hf_client *c = user;
     if (cx)
-        cx->unsent = false;
+        cx->unsent = c->tls && !hf_tls_ready(c->tls);
     return 0;
 }
 

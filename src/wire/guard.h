@@ -10,6 +10,7 @@
 
 #define HF_DIAL_TIMEOUT_MS 10000u
 #define HF_DIAL_ADDRS_MAX 16u
+#define HF_FETCH_BODY_MAX (16u << 20) /* bytes of a request body */
 
 enum {
     HF_DIAL_PRIVATE = 1, /* private ranges are allowed */
@@ -38,9 +39,11 @@ struct hf_guard_dial *hf_dial_host(uv_loop_t *loop, const char *host, uint16_t p
                                    hf_dial_cb cb, void *arg) HF_MUST_USE;
 void hf_dial_cancel(struct hf_guard_dial *d); /* cb does not come */
 
-/* A one-shot HTTP(S) request through the guard: at most max_body bytes of answer are kept; up to 5 redirects,
- * each checked like the first URL; https verified against ca_file (NULL = system's). status 0 on error.
- * Webhooks, remote backends and image sources use this. */
+/* A one-shot HTTP(S) request through the guard: at most max_body bytes of answer are kept, the rest is thrown
+ * away; up to 5 redirects, each checked like the first URL, never from https to http, and with the caller's
+ * headers (but Accept, Content-Type, User-Agent) to the same scheme, host and port only; https verified
+ * against ca_file (NULL = system's). headers: "Name: value", NULL-terminated, may be NULL. cb comes once,
+ * never inside this call. status 0 on error. Webhooks, remote backends and image sources use this. */
 struct hf_fetch;
 typedef void (*hf_fetch_cb)(void *arg, int status, struct hf_str body, const struct hf_err *err);
 struct hf_fetch *hf_fetch_start(uv_loop_t *loop, const char *method, const char *url,
