@@ -11,7 +11,7 @@ static struct hf_policy *policy(const char *request, int internet)
 {
     struct hf_err err = {0};
     json_auto_t *v = json_loads(request, 0, NULL), *doc = NULL;
-    struct hf_policy *p;
+    struct hf_policy *p = NULL;
     assert_non_null(v);
     if (hf_policy_resolve(v, internet, &doc, &err) < 0 || hf_policy_parse(doc, &p, &err) < 0)
         fail_msg("%s: %s", request, err.msg);
