@@ -332,6 +332,15 @@ static size_t feed_plain(struct hf_cx *cx, const char *p, size_t n)
     return used;
 }
 
+/* llhttp is more lenient than we are. */
+static bool fields_ok(const struct hf_field *f, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (!hf_is_token(f[i].name) || !hf_is_header_value(f[i].value))
+            return false;
+    return true;
+}
+
 /* The response is complete. rest: more was said than asked for. */
 static void complete(struct hf_cx *cx, bool rest)
 {
@@ -339,7 +348,12 @@ static void complete(struct hf_cx *cx, bool rest)
     struct hf_field f[HF_CLIENT_HEADERS_MAX];
     bool reuse = cx->head.keep_alive && cx->ended && !rest && !c->write_failed && !c->eof;
     if (cx->trailers.n && cx->ops->on_trailers) {
-        cx->ops->on_trailers(cx, f, hf_fields_unpack(&cx->trailers, f));
+        size_t n = hf_fields_unpack(&cx->trailers, f);
+        if (!fields_ok(f, n)) {
+            hf_client_die(c, -EBADMSG);
+            return;
+        }
+        cx->ops->on_trailers(cx, f, n);
         if (c->closing || current(c) != cx)
             return;
     }
