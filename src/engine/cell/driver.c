@@ -4,6 +4,7 @@
 #include <sys/un.h>
 
 #include "base/id.h"
+#include "base/log.h"
 #include "base/path.h"
 #include "engine/cell/cell.h"
 
@@ -86,9 +87,19 @@ static void report_late(void *arg)
     cell_report_end(arg);
 }
 
+static void replugged(void *arg, const struct hf_err *err)
+{
+    (void)arg;
+    if (err)
+        hf_log_warn("an adopted sandbox has no network", "cause=%s", hf_log_quote(err->msg));
+}
+
 static void adopt(struct hf_driver *base, struct hf_box *box)
 {
     struct cell_driver *d = cell_of(base);
+    /* Nothing happens, unless somebody took the fabric away while no daemon was there. */
+    if (box->state == CELL_RUNNING && box->spec.network && d->fabric.ns[0])
+        cell_network(base, box, true, replugged, NULL);
     if (!box->spec.sandbox_id[0]) { /* a member of the last daemon's pool */
         box->warm = true;
         if (cell_pool_fits(box))

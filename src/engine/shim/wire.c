@@ -40,8 +40,11 @@ static void write_resolver(struct shim *s, int root_fd, const void *arg)
 
 int shim_wire(struct shim *s, bool up, struct hf_err *err)
 {
-    int r = up || s->wired ? shim_plug(s, up, err) : 0;
-    return r == 0 ? shim_as_box_root(s, write_resolver, NULL, err) : r;
+    bool was = s->wired;
+    int r = up || was ? shim_plug(s, up, err) : 0;
+    if (r < 0 || was == s->wired) /* what the box made of the file meanwhile stays */
+        return r;
+    return shim_as_box_root(s, write_resolver, NULL, err);
 }
 
 int shim_wire_request(struct shim *s, struct hf_str text, struct hf_err *err)

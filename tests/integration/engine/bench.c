@@ -11,9 +11,10 @@
 #include "base/clock.h"
 #include "base/path.h"
 
-#define ROUNDS_MAX 2000
+#define ROUNDS_MAX 1000
 #define POOL 4
 #define POOL_TIMEOUT_MS 2000
+#define PAUSE_MS 60 /* the pool refills, and the kernel is done with the last box's namespaces */
 
 static struct h_host host;
 
@@ -51,60 +52,61 @@ static uint64_t anonymous_kib(pid_t pid)
     return p ? strtoull(p + 10, NULL, 10) : 0;
 }
 
-/* until: the pool is full again, so that each round finds a warm box. */
-static void run(unsigned warm, bool network, size_t rounds, struct series *create, struct series *first,
-                struct series *gone, uint64_t *shim_kib)
+struct figures {
+    struct series create, first, gone;
+};
+
+/* with and without alternate, so that what else the machine does meets both alike. */
+static void run(unsigned warm, size_t rounds, struct figures *with, struct figures *without,
+                uint64_t *shim_kib)
 {
     h_open(&host, warm);
     h_spin(&host, warm ? POOL_TIMEOUT_MS : 0);
-    for (size_t i = 0; i < rounds; i++) {
-        uint64_t t0 = hf_mono_ns();
+    for (size_t i = 0; i < rounds * (with ? 2 : 1); i++) {
+        bool network = with && i % 2 == 0;
+        struct figures *f = network ? with : without;
         struct hf_box_spec spec = {.sandbox_id = "bench", .template_id = H_TEMPLATE, .network = network};
+        uint64_t t0 = hf_mono_ns();
         struct hf_box *box = h_create_spec(&host, &spec, NULL);
         assert_non_null(box);
-        add(create, t0);
+        add(&f->create, t0);
         free(h_exec(box, "true"));
-        add(first, t0);
-        if (shim_kib)
-            *shim_kib = anonymous_kib(h_shim_pid(&host, h_box_number(box)));
+        add(&f->first, t0);
+        *shim_kib = anonymous_kib(h_shim_pid(&host, h_box_number(box)));
         t0 = hf_mono_ns();
         assert_int_equal(h_destroy(&host, box, NULL), 0);
-        add(gone, t0);
-        h_spin(&host, 40); /* the pool refills, and the kernel is done with the last box's namespaces */
+        add(&f->gone, t0);
+        h_spin(&host, PAUSE_MS);
     }
     h_close(&host, true);
 }
 
 int main(int argc, char **argv)
 {
-    static struct series cold, cold_first, pool, pool_first, gone, net_cold, net_pool, net_pool_without,
-        net_first, net_gone;
+    static struct figures cold, net_cold, pool, net_pool, unplugged;
     h_require(argc, argv);
     size_t rounds = argc > 4 ? (size_t)strtoul(argv[4], NULL, 10) : 50;
-    rounds = HF_MAX((size_t)1, HF_MIN(rounds, (size_t)ROUNDS_MAX / 4));
+    rounds = HF_MAX((size_t)1, HF_MIN(rounds, (size_t)ROUNDS_MAX));
     uint64_t shim_kib = 0;
     h_setup(&host);
-    run(0, false, rounds, &cold, &cold_first, &gone, &shim_kib);
-    run(POOL, false, rounds, &pool, &pool_first, &gone, NULL);
+    run(POOL, rounds, NULL, &pool, &shim_kib);
     /* A namespace plays the fabric: what is measured is the wire alone. */
     h_fabric_open(&host, NULL);
-    run(0, true, rounds, &net_cold, &net_first, &net_gone, NULL);
-    net_first.n = 0;
-    run(POOL, true, rounds, &net_pool, &net_first, &net_gone, NULL);
-    run(POOL, false, rounds, &net_pool_without, &pool_first, &gone, NULL);
+    run(POOL, rounds, &net_pool, &unplugged, &shim_kib);
+    run(0, rounds, &net_cold, &cold, &shim_kib);
     h_fabric_close(&host);
     h_teardown(&host);
     printf("{\n");
-    print("create_cold_ms", &cold, ",");
-    print("create_cold_to_first_true_ms", &cold_first, ",");
-    print("create_pool_ms", &pool, ",");
-    print("create_pool_to_first_true_ms", &pool_first, ",");
-    print("create_cold_net_ms", &net_cold, ",");
-    print("create_pool_net_ms", &net_pool, ",");
-    print("create_pool_net_to_first_true_ms", &net_first, ",");
-    print("create_pool_unplugged_ms", &net_pool_without, ",");
-    print("destroy_ms", &gone, ",");
-    print("destroy_net_ms", &net_gone, ",");
+    print("create_cold_ms", &cold.create, ",");
+    print("create_cold_to_first_true_ms", &cold.first, ",");
+    print("create_cold_net_ms", &net_cold.create, ",");
+    print("create_pool_ms", &pool.create, ",");
+    print("create_pool_to_first_true_ms", &pool.first, ",");
+    print("create_pool_net_ms", &net_pool.create, ",");
+    print("create_pool_net_to_first_true_ms", &net_pool.first, ",");
+    print("create_pool_unplugged_ms", &unplugged.create, ",");
+    print("destroy_ms", &pool.gone, ",");
+    print("destroy_net_ms", &net_pool.gone, ",");
     printf("  \"shim_anonymous_kib\": %llu\n}\n", (unsigned long long)shim_kib);
     return 0;
 }

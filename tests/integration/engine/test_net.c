@@ -246,6 +246,24 @@ static void test_restart_keeps_it(void **state)
     h_close(&host, true);
 }
 
+/* Somebody removed the namespace while no daemon was there: a new fabric gets the wires again. */
+static void test_fabric_was_replaced(void **state)
+{
+    static struct h_found found[H_FOUND_MAX];
+    h_open(&host, 0);
+    (void)create("moved", true);
+    h_abandon(&host);
+    h_fabric_close(&host);
+    h_fabric_open(&host, NULL);
+    h_open(&host, 0);
+    assert_int_equal(h_scan(&host, found), 1);
+    host.driver->ops->adopt(host.driver, found[0].box);
+    h_spin(&host, 200);
+    expect_wired(found[0].box);
+    assert_int_equal(h_destroy(&host, found[0].box, NULL), 0);
+    h_close(&host, true);
+}
+
 /* ---- its end ---- */
 
 /* A socket into the box keeps its network namespace alive; the interface goes all the same. */
@@ -336,6 +354,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_pool_of_an_older_daemon, reset),
         cmocka_unit_test_teardown(test_up_and_down, reset),
         cmocka_unit_test_teardown(test_restart_keeps_it, reset),
+        cmocka_unit_test_teardown(test_fabric_was_replaced, reset),
         cmocka_unit_test_teardown(test_open_socket, reset),
         cmocka_unit_test_teardown(test_supervisor_killed, reset),
         cmocka_unit_test_teardown(test_box_killed, reset),
