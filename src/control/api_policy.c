@@ -138,8 +138,16 @@ struct edit {
     struct hf_err err;
 };
 
+static char *edit_key(const char *tenant, const char *name)
+{
+    return hf_xasprintf("%s/%s", tenant, name);
+}
+
 static void end_edit(struct edit *e)
 {
+    hf_auto_free char *key = edit_key(e->row.tenant, e->row.name);
+    (void)hf_map_del(&e->call->c->policies_changing, hf_str_c(key));
+    e->call->c->busy--;
     if (e->err.r)
         hf_call_err(e->call, &e->err);
     else
@@ -190,12 +198,22 @@ static void on_row(void *arg, int r, const struct hf_err *err)
         hf_cnet_group_changed(e->call->c->net, e->row.tenant, e->row.name, on_in_force, e);
 }
 
+/* A change that is taken back must not take back another one. */
+static bool changing(struct hf_call *call)
+{
+    hf_auto_free char *key = edit_key(call->tenant, call->param[0]);
+    if (!hf_map_get(&call->c->policies_changing, hf_str_c(key)))
+        return false;
+    hf_call_fail(call, 409, "the policy \"%s\" is being changed; try again in a moment", call->param[0]);
+    return true;
+}
+
 static void put_policy(struct hf_call *call)
 {
     struct hf_err err = {0};
     json_auto_t *doc = NULL;
     struct hf_policy_row old = {0};
-    if (!group_name(call))
+    if (!group_name(call) || changing(call))
         return;
     int r = hf_policy_resolve_group(call->body, &doc, &err);
     if (r == 0) {
@@ -216,6 +234,9 @@ static void put_policy(struct hf_call *call)
     e->row.version = old.version + 1;
     e->row.updated_ms = hf_real_ms();
     e->row.created_ms = old.doc ? old.created_ms : e->row.updated_ms;
+    hf_auto_free char *key = edit_key(call->tenant, call->param[0]);
+    (void)hf_map_put(&call->c->policies_changing, hf_str_c(key), e);
+    call->c->busy++;
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_put_policy(b, &e->row);
     hf_meta_commit(call->c->meta, b, 0, on_row, e);
@@ -235,6 +256,8 @@ static void delete_policy(struct hf_call *call)
     if (!named(call, &row))
         return;
     hf_policy_row_done(&row);
+    if (changing(call))
+        return;
     unsigned n = bound_to(call->c, call->tenant, call->param[0]);
     if (n) {
         hf_call_hint(call, "PUT {\"policies\":[]} to /sandboxes/{id}/network unbinds a sandbox");

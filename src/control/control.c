@@ -58,6 +58,7 @@ static void on_timer_closed(uv_handle_t *h)
     explicit_bzero(c->seed, sizeof(c->seed));
     hf_map_done(&c->map);
     hf_map_done(&c->secrets_changing);
+    hf_map_done(&c->policies_changing);
     free(c);
     if (stopped)
         stopped(arg);

@@ -89,8 +89,9 @@ struct hf_control {
     struct hf_cnet *net; /* may be NULL: sandboxes have loopback only, as where the host can't do more */
     struct hf_control_hooks hooks;
     void *hooks_self;
-    struct hf_map map;              /* id -> struct hf_sandbox */
-    struct hf_map secrets_changing; /* "tenant/name" that a request is changing */
+    struct hf_map map;               /* id -> struct hf_sandbox */
+    struct hf_map policies_changing; /* "tenant/name" that a request is changing */
+    struct hf_map secrets_changing;  /* "tenant/name" that a request is changing */
     struct hf_list list;
     char boot_id[40];
     char domain[256]; /* what clients put behind <port>-<id>.; "" = not known yet */

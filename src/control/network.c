@@ -130,6 +130,10 @@ int hf_network_resolve(struct hf_control *c, const char *tenant, const json_t *r
     if (r == 0 && json_array_size(json_object_get(merged, "rules")) > HF_POLICY_RULES_MAX)
         r = hf_err_http(err, -EINVAL, 400, "network: more than %u rules with those of the policies",
                         HF_POLICY_RULES_MAX);
+    struct hf_policy *p = NULL;
+    if (r == 0)
+        r = hf_policy_parse(merged, &p, err);
+    hf_policy_unref(p);
     if (r == 0)
         r = hf_cnet_seal_doc(c->net, tenant, doc, err);
     if (r == 0)

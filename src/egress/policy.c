@@ -221,6 +221,14 @@ static char *label_of(const json_t *groups)
     return b.n ? hf_buf_take(&b) : hf_xstrdup("own");
 }
 
+static int check_ports(const struct hf_policy *p, struct hf_err *err)
+{
+    uint16_t ports[HF_POLICY_L7_PORTS_MAX + 1];
+    if (hf_policy_l7_ports(p, ports, HF_ARRAY_LEN(ports)) <= HF_POLICY_L7_PORTS_MAX)
+        return 0;
+    return HF_POLICY_BAD("network: rules for more than %u different ports", HF_POLICY_L7_PORTS_MAX);
+}
+
 int hf_policy_parse(const json_t *doc, struct hf_policy **ret, struct hf_err *err)
 {
     const json_t *internet = json_object_get(doc, "allow_internet_access");
@@ -240,6 +248,8 @@ int hf_policy_parse(const json_t *doc, struct hf_policy **ret, struct hf_err *er
         r = parse_rules(p, json_object_get(doc, "rules"), err);
     if (r == 0)
         r = parse_proxy(p, json_object_get(doc, "egress_proxy"), err);
+    if (r == 0)
+        r = check_ports(p, err);
     if (r < 0) {
         hf_policy_unref(p);
         return r;

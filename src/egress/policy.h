@@ -35,9 +35,10 @@
 #define HF_POLICY_INJECT_MAX 20u /* headers of one rule */
 #define HF_POLICY_HEADER_NAME_MAX 64u
 #define HF_POLICY_HEADER_VALUE_MAX 2048u
-#define HF_POLICY_PORTS_MAX 8u   /* custom ports per rule */
-#define HF_POLICY_GROUPS_MAX 16u /* policy groups bound to one sandbox */
-#define HF_POLICY_NAME_MAX 64u   /* of a group, with NUL: [a-z0-9][a-z0-9-_]{0,62} */
+#define HF_POLICY_PORTS_MAX 8u     /* custom ports per rule */
+#define HF_POLICY_L7_PORTS_MAX 16u /* different ports of all rules and names together */
+#define HF_POLICY_GROUPS_MAX 16u   /* policy groups bound to one sandbox */
+#define HF_POLICY_NAME_MAX 64u     /* of a group, with NUL: [a-z0-9][a-z0-9-_]{0,62} */
 
 enum hf_audit { HF_AUDIT_NONE, HF_AUDIT_METADATA, HF_AUDIT_FULL };
 
@@ -107,7 +108,8 @@ json_t *hf_policy_merge(const json_t *doc, const json_t *const *groups, size_t n
 /* As the API shows it (camelCase, without the proxy's password). New reference. */
 json_t *hf_policy_present(const json_t *doc) HF_MUST_USE;
 
-/* From a canonical (merged) document. -EINVAL for one that hf_policy_resolve did not make. */
+/* From a canonical (merged) document. -EINVAL for one that hf_policy_resolve did not make, and (HTTP 400) for
+ * one whose rules need more ports than HF_POLICY_L7_PORTS_MAX: a port that is not inspected would be open. */
 int hf_policy_parse(const json_t *doc, struct hf_policy **ret, struct hf_err *err) HF_MUST_USE;
 struct hf_policy *hf_policy_ref(struct hf_policy *p);
 void hf_policy_unref(struct hf_policy *p);

@@ -281,6 +281,23 @@ static void test_rule_limits(void **state)
                "longer than 2048 bytes");
 }
 
+static void test_port_limit(void **state)
+{
+    for (unsigned n = HF_POLICY_L7_PORTS_MAX; n <= HF_POLICY_L7_PORTS_MAX + 1; n++) {
+        json_auto_t *list = json_array(), *doc = NULL;
+        for (unsigned i = 0; i < n; i++)
+            (void)json_array_append_new(
+                list, json_pack("{s:s, s:s, s:[i]}", "host", "h", "scheme", "http", "ports", 1000 + (int)i));
+        json_auto_t *request = json_pack("{s:O}", "rules", list);
+        struct hf_policy *p = NULL;
+        struct hf_err err = {0};
+        assert_int_equal(hf_policy_resolve(request, -1, &doc, &err), 0);
+        assert_int_equal(hf_policy_parse(doc, &p, &err), n > HF_POLICY_L7_PORTS_MAX ? -EINVAL : 0);
+        assert_int_equal(err.status, n > HF_POLICY_L7_PORTS_MAX ? 400 : 0);
+        hf_policy_unref(p);
+    }
+}
+
 /* ---- rules ---- */
 
 static void test_rule_refusals(void **state)
@@ -494,6 +511,7 @@ int main(void)
         cmocka_unit_test(test_masks_and_proxies),
         cmocka_unit_test(test_list_limits),
         cmocka_unit_test(test_rule_limits),
+        cmocka_unit_test(test_port_limit),
         cmocka_unit_test(test_rule_refusals),
         cmocka_unit_test(test_rule_forms),
         cmocka_unit_test(test_transforms),
