@@ -192,28 +192,48 @@ static bool have_secrets(struct hf_call *call)
     return false;
 }
 
-static bool count_one(void *arg, const struct hf_secret_row *s)
+struct sum {
+    const char *but; /* this one is about to be replaced */
+    size_t n, bytes;
+};
+
+static bool add_up(void *arg, const struct hf_secret_row *s)
 {
-    ++*(size_t *)arg;
+    struct sum *sum = arg;
+    if (strcmp(s->name, sum->but) == 0)
+        return true;
+    sum->n++;
+    sum->bytes += s->sealed_n;
     return true;
 }
 
-static int admit(struct hf_call *call, const char *name, struct hf_err *err)
+/* Is there room for a value of that many bytes under that name? */
+static int check_room(struct hf_call *call, const char *name, size_t value_n, struct hf_err *err)
 {
-    struct hf_secret_row old = {0};
-    size_t n = 0;
-    int r = hf_get_secret(call->c->meta, call->tenant, name, &old);
-    hf_secret_row_done(&old);
-    if (r > 0)
-        return hf_err_http(err, -EEXIST, 409, "a secret named %s exists already; update it", name);
-    if (r == 0)
-        r = hf_each_secret(call->c->meta, call->tenant, count_one, &n);
+    struct sum sum = {.but = name};
+    int r = hf_each_secret(call->c->meta, call->tenant, add_up, &sum);
     if (r < 0)
         return hf_err_set(err, r, "the database can't be read");
-    if (n >= HF_SECRETS_MAX)
+    if (sum.n >= HF_SECRETS_MAX)
         return hf_err_http(err, -EDQUOT, 429, "a tenant may have %u secrets; remove one first",
                            HF_SECRETS_MAX);
+    if (sum.bytes + value_n + HF_SEAL_OVERHEAD > HF_SECRETS_BYTES_MAX)
+        return hf_err_http(err, -EDQUOT, 429,
+                           "the secrets of a tenant may have %u bytes together; remove one first",
+                           HF_SECRETS_BYTES_MAX);
     return 0;
+}
+
+static int admit(struct hf_call *call, const char *name, size_t value_n, struct hf_err *err)
+{
+    struct hf_secret_row old = {0};
+    int r = hf_get_secret(call->c->meta, call->tenant, name, &old);
+    hf_secret_row_done(&old);
+    if (r < 0)
+        return hf_err_set(err, r, "the database can't be read");
+    if (r > 0)
+        return hf_err_http(err, -EEXIST, 409, "a secret named %s exists already; update it", name);
+    return check_room(call, name, value_n, err);
 }
 
 static void create(struct hf_call *call)
@@ -229,7 +249,7 @@ static void create(struct hf_call *call)
     if (r == 0)
         r = take_metadata(call->body, &s.metadata, &err);
     if (r >= 0)
-        r = admit(call, s.name, &err);
+        r = admit(call, s.name, json_string_length(value), &err);
     struct change *ch = r < 0 ? NULL : begin(call, s.name);
     if (ch) {
         s.created_ms = s.updated_ms = hf_real_ms();
@@ -278,7 +298,13 @@ static void update(struct hf_call *call)
         hf_call_err(call, &err);
         return;
     }
-    struct change *ch = find(call, &s) ? begin(call, s.name) : NULL;
+    struct change *ch = NULL;
+    if (find(call, &s)) {
+        r = check_room(call, s.name, json_string_length(value), &err);
+        ch = r == 0 ? begin(call, s.name) : NULL;
+        if (r < 0)
+            hf_call_err(call, &err);
+    }
     if (ch) {
         free(s.sealed);
         s.sealed = NULL;

@@ -86,6 +86,7 @@ const char *hf_cnet_missing(const struct hf_cnet *n)
 static void on_tail(uv_timer_t *t)
 {
     struct hf_cnet *n = t->data;
+    hf_cnet_beat(n);
     hf_cnet_cap_log(n);
     hf_cnet_tail(n);
 }

@@ -53,8 +53,9 @@ int hf_cnet_unseal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struc
 
 /* ---- secrets (control/api_secret.c) ---- */
 
-#define HF_SECRET_VALUE_MAX 65536u /* bytes */
-#define HF_SECRETS_MAX 1000u       /* of a tenant */
+#define HF_SECRET_VALUE_MAX 65536u      /* bytes */
+#define HF_SECRETS_MAX 1000u            /* of a tenant */
+#define HF_SECRETS_BYTES_MAX (2u << 20) /* of all values of a tenant: netd gets them at once */
 /* Seals a value for its row. 0 or negative errno with err. */
 int hf_cnet_seal_secret(struct hf_cnet *n, const char *tenant, const char *name, const char *value,
                         size_t value_n, unsigned char **ret, size_t *ret_n, struct hf_err *err) HF_MUST_USE;

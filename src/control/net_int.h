@@ -10,6 +10,7 @@
 #define HF_CNET_WAIT_MS 2000u         /* a change waits that long for netd to come (back) */
 #define HF_CNET_STEP_MS 50u           /* between two attempts to reach it */
 #define HF_CNET_SPAWN_MAX_MS 5000u    /* between two attempts to start it, at most */
+#define HF_CNET_BEAT_MS 10000u        /* between two looks whether it answers */
 #define HF_CNET_HUNG_MAX 3u           /* exchanges in a row without an answer: it is killed */
 #define HF_CNET_STOP_MS 3000u         /* it must have ended within, when the fabric is taken down */
 #define HF_CNET_LOG_MAX (4u << 20)    /* bytes of netd.log; beyond: the newest half goes to netd.log.1 */
@@ -51,6 +52,7 @@ struct hf_cnet {
     bool replaced; /* a netd of another version was ended once */
     bool closing;
     unsigned hung;
+    uint64_t beat_ms; /* of the last look */
     uv_timer_t timer, tail;
     unsigned open_handles;
     uv_process_t *child;
@@ -91,6 +93,8 @@ struct hf_sealer *hf_cnet_sealer(struct hf_cnet *n, struct hf_err *err);
 void hf_cnet_netd_init(struct hf_cnet *n);
 void hf_cnet_netd_stop(struct hf_cnet *n); /* ends it and waits, for the fabric's removal; blocking */
 void hf_cnet_forget_child(struct hf_cnet *n);
+/* Asks now and then whether it still answers; that also keeps the connection from being idle. */
+void hf_cnet_beat(struct hf_cnet *n);
 void hf_cnet_cap_log(struct hf_cnet *n);
 
 /* net_records.c */

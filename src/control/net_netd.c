@@ -246,6 +246,22 @@ void hf_cnet_netd_init(struct hf_cnet *n)
     (void)uv_timer_start(&n->timer, on_step, 0, HF_CNET_STEP_MS);
 }
 
+static void on_beat(void *arg, const json_t *body, const struct hf_err *err)
+{
+    struct hf_cnet *n = arg;
+    if (!err)
+        n->hung = 0;
+}
+
+void hf_cnet_beat(struct hf_cnet *n)
+{
+    uint64_t now = hf_mono_ms();
+    if (!n->told || now - n->beat_ms < HF_CNET_BEAT_MS)
+        return;
+    n->beat_ms = now;
+    hf_netc_send(n->client, "GET", "/status", NULL, 0, on_beat, n);
+}
+
 /* ---- its log ---- */
 
 void hf_cnet_cap_log(struct hf_cnet *n)

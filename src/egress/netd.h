@@ -41,7 +41,7 @@
 
 #define HF_RECORD_FILE_MAX (8u << 20) /* bytes */
 #define HF_RECORD_FILES_MAX 64u /* unread files kept; beyond: the oldest goes, and a record says how many */
-#define HF_NETD_BODY_MAX (4u << 20) /* bytes of a control request */
+#define HF_NETD_BODY_MAX (16u << 20) /* bytes of a control request */
 
 struct hf_netd_tenant {
     char name[64];

@@ -119,6 +119,16 @@ static void test_refused(void **state)
     quiet("POST", "/secrets", big, 201);
     json_auto_t *all = ask("GET", "/secrets", NULL, 200);
     assert_int_equal(json_array_size(all), 1);
+    /* netd gets all of them at once: together they are limited as well */
+    for (unsigned i = 0; i < HF_SECRETS_BYTES_MAX / (HF_SECRET_VALUE_MAX + 64); i++) {
+        hf_auto_free char *body = hf_xasprintf("{\"name\":\"b%u\",%s", i, strstr(big, "\"value\""));
+        hf_auto_reply struct hf_reply r = {0};
+        hf_http(&srv, srv.key, "POST", "/secrets", NULL, body, &r);
+        if (r.status == 429)
+            return;
+        assert_int_equal(r.status, 201);
+    }
+    fail_msg("no limit of all values together");
 }
 
 static void test_pages(void **state)
