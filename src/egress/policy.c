@@ -133,6 +133,25 @@ static int parse_methods(struct hf_rule *r, const json_t *list)
     return 0;
 }
 
+static char *lower(char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        s[i] = (char)(s[i] >= 'A' && s[i] <= 'Z' ? s[i] + ('a' - 'A') : s[i]);
+    return s;
+}
+
+/* Names of secrets are kept in lower case; the document shows them as they were written. */
+static char *format_of(const char *text)
+{
+    char *format = hf_xstrdup(text);
+    for (char *p = strstr(format, "${"); p; p = strstr(p + 2, "${")) {
+        size_t n = strcspn(p, "}");
+        if (strncmp(p, "${SECRET}", 9) != 0)
+            (void)lower(p, n);
+    }
+    return format;
+}
+
 static int parse_inject(struct hf_rule *r, const json_t *list)
 {
     if (!json_is_array(list) || json_array_size(list) > HF_POLICY_INJECT_MAX)
@@ -143,8 +162,10 @@ static int parse_inject(struct hf_rule *r, const json_t *list)
         const char *header = text(v, "header"), *format = text(v, "format"), *secret = text(v, "secret");
         if (!header || !format || !secret)
             return -EINVAL;
-        r->inject[r->n_inject++] = (struct hf_inject){
-            .header = hf_xstrdup(header), .format = hf_xstrdup(format), .secret = hf_xstrdup(secret)};
+        struct hf_inject *in = &r->inject[r->n_inject++];
+        *in = (struct hf_inject){
+            .header = hf_xstrdup(header), .format = format_of(format), .secret = hf_xstrdup(secret)};
+        (void)lower(in->secret, strlen(secret));
     }
     return r->n_inject && strcmp(r->scheme, "https") != 0 ? -EINVAL : 0;
 }

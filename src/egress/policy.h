@@ -45,7 +45,8 @@ enum hf_audit { HF_AUDIT_NONE, HF_AUDIT_METADATA, HF_AUDIT_FULL };
 struct hf_inject {
     char *header; /* lower case */
     char *format; /* value with ${SECRET} or ${e2b.secrets.NAME} / ${holdfast.secrets.NAME} placeholders */
-    char *secret; /* the name that ${SECRET} stands for; "" when the format names its own */
+    char *secret; /* the name that ${SECRET} stands for; "" when the format names its own. Names of secrets
+                     are in lower case here, as the store keeps them */
 };
 
 /* {"name","host","scheme":"https"|"http","ports":[…],"methods":[…],"path":"/v1/…","action":"allow"|"deny",

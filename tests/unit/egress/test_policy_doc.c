@@ -382,6 +382,21 @@ static void test_rule_forms(void **state)
     assert_true(json_equal(flat, again));
 }
 
+static void test_names_of_secrets(void **state)
+{
+    json_auto_t *doc =
+        resolve_ok("{\"rules\":[{\"host\":\"a\",\"inject\":[{\"header\":\"x\",\"secret\":\"MY_Key\","
+                   "\"format\":\"Bearer ${SECRET} ${e2b.secrets.OTHER} Z\"}]}]}",
+                   -1);
+    hf_auto_free char *text = json_dumps(doc, 0);
+    assert_non_null(strstr(text, "MY_Key")); /* shown as it was written */
+    struct hf_policy *p;
+    assert_int_equal(hf_policy_parse(doc, &p, NULL), 0);
+    assert_string_equal(p->rules[0].inject[0].secret, "my_key");
+    assert_string_equal(p->rules[0].inject[0].format, "Bearer ${SECRET} ${e2b.secrets.other} Z");
+    hf_policy_unref(p);
+}
+
 static void test_transforms(void **state)
 {
     static const char e2b[] = "{\"*.example\":[{\"transform\":{\"headers\":{\"x\":\"1\"}}}],"
@@ -514,6 +529,7 @@ int main(void)
         cmocka_unit_test(test_port_limit),
         cmocka_unit_test(test_rule_refusals),
         cmocka_unit_test(test_rule_forms),
+        cmocka_unit_test(test_names_of_secrets),
         cmocka_unit_test(test_transforms),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_group_members),
