@@ -33,12 +33,12 @@ static void info(struct hf_call *call)
     json_t *v = json_pack("{s:s, s:s, s:s}", "version", HOLDFAST_VERSION, "driver", c->driver->ops->name,
                           "isolation", caps.isolation);
     (void)json_object_set_new(v, "domain", *c->domain ? json_string(c->domain) : json_null());
-    (void)json_object_set_new(v, "capabilities",
-                              json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b}", "memory_limit",
-                                        caps.memory_limit, "cpu_limit", caps.cpu_limit, "pids_limit",
-                                        caps.pids_limit, "io_limit", caps.io_limit, "disk_quota",
-                                        caps.disk_quota, "reflink", caps.reflink, "warm_pool", caps.warm_pool,
-                                        "pause", caps.pause, "snapshot_memory", caps.snapshot_memory));
+    (void)json_object_set_new(
+        v, "capabilities",
+        json_pack("{s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b, s:b}", "memory_limit", caps.memory_limit,
+                  "cpu_limit", caps.cpu_limit, "pids_limit", caps.pids_limit, "io_limit", caps.io_limit,
+                  "disk_quota", caps.disk_quota, "reflink", caps.reflink, "warm_pool", caps.warm_pool,
+                  "pause", caps.pause, "snapshot_memory", caps.snapshot_memory, "network", caps.network));
     (void)json_object_set_new(v, "missing", json_string(caps.missing));
     json_t *counts = json_object();
     for (unsigned s = 0; s < HF_STATES; s++) {
