@@ -14,9 +14,9 @@
 
 /* ---- opening ---- */
 
-static const char *or_null(const char *s)
+static const char * or (const char *s, const char *otherwise)
 {
-    return s && *s ? s : NULL;
+    return s && *s ? s : otherwise;
 }
 
 /* "" when everything is fine. */
@@ -56,10 +56,10 @@ struct hf_cnet *hf_cnet_open(uv_loop_t *loop, const struct hf_config *cfg, const
     hf_sha256_of(cfg->data_dir, strlen(cfg->data_dir), digest);
     hf_hex(digest, 4, n->id);
     n->net = (struct hf_net_config){.id = n->id,
-                                    .subnet4 = or_null(cfg->network_subnet4),
-                                    .subnet6 = or_null(cfg->network_subnet6),
-                                    .uplink4 = or_null(cfg->network_uplink4),
-                                    .uplink6 = or_null(cfg->network_uplink6)};
+                                    .subnet4 = or (cfg->network_subnet4, "10.117.0.0/16"),
+                                    .subnet6 = or (cfg->network_subnet6, "fd68:6f6c:6466:1::/64"),
+                                    .uplink4 = or (cfg->network_uplink4, "10.118.0.0/16"),
+                                    .uplink6 = or (cfg->network_uplink6, "fd68:6f6c:6466:ff00::/56")};
     hf_list_init(&n->waits);
     uv_timer_t *timers[] = {&n->timer, &n->tail};
     for (size_t i = 0; i < HF_ARRAY_LEN(timers); i++) {
