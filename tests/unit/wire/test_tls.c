@@ -241,6 +241,56 @@ static void test_old_version(void **state)
     SSL_CTX_free(x);
 }
 
+/* A client that comes back with its ticket is known again, without a certificate being sent. */
+static size_t visit(SSL_CTX *x, SSL_SESSION **session, bool *ret_reused)
+{
+    SSL *ssl = SSL_new(x);
+    BIO *in = BIO_new(BIO_s_mem()), *out = BIO_new(BIO_s_mem());
+    struct end s = {hf_tls_accept(server_ctx), HF_BUF_INIT(PAIR_MAX), HF_BUF_INIT(PAIR_MAX), 0};
+    size_t sent = 0;
+    char *p, byte;
+    SSL_set_bio(ssl, in, out);
+    SSL_set_connect_state(ssl);
+    if (*session)
+        (void)SSL_set_session(ssl, *session);
+    for (int i = 0; i < 6; i++) {
+        (void)SSL_do_handshake(ssl);
+        (void)SSL_read(ssl, &byte, 1); /* takes the ticket */
+        long n = BIO_get_mem_data(out, &p);
+        assert_int_equal(hf_tls_feed(s.t, p, (size_t)n, &s.plain, &s.out), 0);
+        (void)BIO_reset(out);
+        if (s.out.n)
+            assert_int_equal(BIO_write(in, s.out.p, (int)s.out.n), (int)s.out.n);
+        sent += s.out.n;
+        hf_buf_clear(&s.out);
+    }
+    assert_true(hf_tls_ready(s.t));
+    *ret_reused = SSL_session_reused(ssl);
+    SSL_SESSION_free(*session);
+    *session = SSL_get1_session(ssl);
+    SSL_set_shutdown(ssl, SSL_SENT_SHUTDOWN | SSL_RECEIVED_SHUTDOWN); /* else the session counts as spoilt */
+    SSL_free(ssl);
+    end_done(&s);
+    return sent;
+}
+
+static void test_tickets(void **state)
+{
+    for (int version = TLS1_2_VERSION; version <= TLS1_3_VERSION; version++) {
+        SSL_CTX *x = SSL_CTX_new(TLS_client_method());
+        SSL_SESSION *session = NULL;
+        bool reused;
+        assert_int_equal(SSL_CTX_set_max_proto_version(x, version), 1);
+        size_t whole = visit(x, &session, &reused);
+        assert_false(reused);
+        size_t again = visit(x, &session, &reused);
+        assert_true(reused);
+        assert_true(again < whole);
+        SSL_SESSION_free(session);
+        SSL_CTX_free(x);
+    }
+}
+
 static void test_bad_pem(void **state)
 {
     struct hf_err err;
@@ -299,7 +349,7 @@ int main(void)
         cmocka_unit_test(test_handshake),   cmocka_unit_test(test_large),  cmocka_unit_test(test_names),
         cmocka_unit_test(test_unknown_ca),  cmocka_unit_test(test_alpn),   cmocka_unit_test(test_no_verify),
         cmocka_unit_test(test_close),       cmocka_unit_test(test_broken), cmocka_unit_test(test_bad_pem),
-        cmocka_unit_test(test_old_version), cmocka_unit_test(test_minter),
+        cmocka_unit_test(test_old_version), cmocka_unit_test(test_minter), cmocka_unit_test(test_tickets),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }
