@@ -5,6 +5,7 @@ import { HttpClient } from './http.mjs'
 
 const env = (name) => {
   const value = process.env[name]
+  if (!value && process.env.HF_SUITE === 'faults') return '' // those start daemons of their own
   if (!value) throw new Error(`${name} is not set: run ./dev test e2e`)
   return value
 }
