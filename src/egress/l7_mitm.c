@@ -98,12 +98,11 @@ static struct hf_tls_ctx *leaf_for(struct hf_l7_conn *c, unsigned alpn, struct h
     return ctx;
 }
 
-static void failed(struct hf_l7_conn *c, const char *what, const struct hf_err *err, unsigned alert)
+/* reason: for the record, static; the whole story is in the log. */
+static void failed(struct hf_l7_conn *c, const char *reason, const struct hf_err *err, unsigned alert)
 {
-    char reason[HF_ERR_MSG_MAX + 32];
-    (void)snprintf(reason, sizeof reason, "%s: %s", what, err->msg);
-    hf_log_warn("an intercepted connection failed", "sandbox=%s host=%s error=%s", c->box->sandbox, c->host,
-                hf_log_quote(reason));
+    hf_log_warn("an intercepted connection failed", "sandbox=%s host=%s reason=%s error=%s", c->box->sandbox,
+                c->host, reason, hf_log_quote(err->msg));
     hf_record_denial(c->box, "connection", c->host, &c->dst, c->port, "tls", reason);
     hf_l7_alert(c, alert);
 }
@@ -115,7 +114,10 @@ static void on_origin(void *arg, struct hf_l7_link *link, const struct hf_err *e
     struct hf_err e = {0};
     c->up = NULL;
     if (!link->stream) {
-        failed(c, "origin", err, err->r == -EPROTO ? HF_L7_ALERT_BAD_CERT : HF_L7_ALERT_ORIGIN);
+        if (err->r == -EPROTO)
+            failed(c, "origin-certificate", err, HF_L7_ALERT_BAD_CERT);
+        else
+            failed(c, "origin-unreachable", err, HF_L7_ALERT_ORIGIN);
         return;
     }
     bool is_addr = hf_addr_parse(hf_str_c(c->host), &(struct hf_addr){0}) == 0;
@@ -129,7 +131,7 @@ static void on_origin(void *arg, struct hf_l7_link *link, const struct hf_err *e
     struct hf_tls_ctx *ctx = leaf_for(c, c->h2 ? HF_ALPN_H2 : HF_ALPN_HTTP1, &e);
     if (!ctx) {
         hf_l7_link_close(link, true);
-        failed(c, "certificate", &e, HF_L7_ALERT_ORIGIN);
+        failed(c, "no-authority", &e, HF_L7_ALERT_ORIGIN);
         return;
     }
     c->tls = true;

@@ -6,7 +6,8 @@
  *   l7-host --leaf DIR NAME…  writes a certificate of that authority for the names, DIR/<first name>.pem +
  * .key
  *
- * A client says by its source port what it was redirected from (command "orig"). */
+ * A client says by its source port what it was redirected from (command "orig"; source 0: whoever says
+ * nothing). */
 #include <signal.h>
 #include <stdio.h>
 #include <sys/resource.h>
@@ -50,11 +51,12 @@ int hf_net_original_dst(int fd, struct hf_addr *ret, uint16_t *ret_port)
     uint16_t port;
     if (getpeername(fd, (struct sockaddr *)&ss, &n) < 0)
         return -errno;
-    if (hf_addr_from_sockaddr((struct sockaddr *)&ss, &a, &port) < 0 || !origs[port].port)
+    if (hf_addr_from_sockaddr((struct sockaddr *)&ss, &a, &port) < 0)
         return -ENOENT;
-    *ret = origs[port].addr;
-    *ret_port = origs[port].port;
-    return 0;
+    const struct orig *o = origs[port].port ? &origs[port] : &origs[0];
+    *ret = o->addr;
+    *ret_port = o->port;
+    return o->port ? 0 : -ENOENT;
 }
 
 /* ---- the resolver ---- */

@@ -15,6 +15,30 @@ function ip(...args) {
   execFileSync('ip', args, { stdio: ['ignore', 'ignore', 'inherit'] });
 }
 
+// The namespaces <id>-h and <id>-o, joined by a wire; what is behind o is reached by addresses of the test internet.
+export function makeNets(id) {
+  const [h, o] = [`${id}-h`, `${id}-o`];
+  ip('netns', 'add', h);
+  ip('netns', 'add', o);
+  ip('-n', h, 'link', 'add', 'up0', 'type', 'veth', 'peer', 'name', 'down0', 'netns', o);
+  for (const [ns, dev, a] of [[h, 'up0', '1'], [o, 'down0', '2']]) {
+    ip('-n', ns, 'addr', 'add', `192.0.2.${a}/24`, 'dev', dev);
+    ip('-n', ns, '-6', 'addr', 'add', `2001:db8::${a}/64`, 'dev', dev, 'nodad');
+    ip('-n', ns, 'link', 'set', 'lo', 'up');
+    ip('-n', ns, 'link', 'set', dev, 'up');
+  }
+  for (const net4 of ['203.0.113.0/24', '198.51.100.0/24', '10.20.0.0/16']) {
+    ip('-n', h, 'route', 'add', net4, 'via', '192.0.2.2');
+    ip('-n', o, 'route', 'add', 'local', net4, 'dev', 'lo');
+  }
+  ip('-n', h, '-6', 'route', 'add', '2001:db8:1::/48', 'via', '2001:db8::2');
+  ip('-n', o, '-6', 'addr', 'add', '2001:db8:1::10/128', 'dev', 'lo', 'nodad');
+}
+
+export function removeNets(id) {
+  for (const ns of [`${id}-h`, `${id}-o`]) spawnSync('ip', ['netns', 'del', ns], { stdio: 'ignore' });
+}
+
 // In the outer process: makes the namespaces, runs this script again in the host's one, removes them, exits.
 export function run(script) {
   if (process.env[INNER]) return process.env[INNER];
@@ -23,37 +47,22 @@ export function run(script) {
     process.exit(77);
   }
   const id = `hf-egress-${process.pid}`;
-  const [h, o] = [`${id}-h`, `${id}-o`];
   let status = 1;
   try {
-    ip('netns', 'add', h);
-    ip('netns', 'add', o);
-    ip('-n', h, 'link', 'add', 'up0', 'type', 'veth', 'peer', 'name', 'down0', 'netns', o);
-    for (const [ns, dev, a] of [[h, 'up0', '1'], [o, 'down0', '2']]) {
-      ip('-n', ns, 'addr', 'add', `192.0.2.${a}/24`, 'dev', dev);
-      ip('-n', ns, '-6', 'addr', 'add', `2001:db8::${a}/64`, 'dev', dev, 'nodad');
-      ip('-n', ns, 'link', 'set', 'lo', 'up');
-      ip('-n', ns, 'link', 'set', dev, 'up');
-    }
-    for (const net4 of ['203.0.113.0/24', '198.51.100.0/24', '10.20.0.0/16']) {
-      ip('-n', h, 'route', 'add', net4, 'via', '192.0.2.2');
-      ip('-n', o, 'route', 'add', 'local', net4, 'dev', 'lo');
-    }
-    ip('-n', h, '-6', 'route', 'add', '2001:db8:1::/48', 'via', '2001:db8::2');
-    ip('-n', o, '-6', 'addr', 'add', '2001:db8:1::10/128', 'dev', 'lo', 'nodad');
-    const r = spawnSync('nsenter', [`--net=/run/netns/${h}`, process.execPath, script, ...process.argv.slice(2)], {
+    makeNets(id);
+    const r = spawnSync('nsenter', [`--net=/run/netns/${id}-h`, process.execPath, script, ...process.argv.slice(2)], {
       stdio: 'inherit', env: { ...process.env, [INNER]: id },
     });
     status = r.status ?? 1;
   } finally {
-    for (const ns of [h, o]) spawnSync('ip', ['netns', 'del', ns]);
+    removeNets(id);
   }
   process.exit(status);
 }
 
 export function certificates(host, dir) {
   execFileSync(host, ['--ca', dir]);
-  execFileSync(host, ['--leaf', dir, 'api.test', 'other.test', '*.wild.test', 'listed.test', '203.0.113.11']);
+  execFileSync(host, ['--leaf', dir, 'api.test', 'other.test', '*.wild.test', 'listed.test', '203.0.113.10', '203.0.113.11']);
   execFileSync(host, ['--leaf', dir, 'wrong.test']);
   const ssl = (...args) => execFileSync('openssl', args, { stdio: 'ignore' });
   const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:P-256', '-nodes', '-subj', '/CN=bad.test',
@@ -88,8 +97,10 @@ export async function origins(id, dir) {
 
 // The program l7-host: the proxy with a fabric and a resolver that do what they are told.
 export class Proxy {
-  constructor(binary, ca) {
-    this.proc = spawn(binary, [ca], { stdio: ['pipe', 'pipe', 'pipe'] });
+  // before: a command in front of it, as nsenter
+  constructor(binary, ca, before = []) {
+    const argv = [...before, binary, ca];
+    this.proc = spawn(argv[0], argv.slice(1), { stdio: ['pipe', 'pipe', 'pipe'] });
     this.events = [];
     this.waiting = [];
     this.output = '';
