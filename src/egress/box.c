@@ -91,6 +91,21 @@ void hf_netd_box_remove(struct hf_netd_box *b)
 
 /* ---- the kernel's part ---- */
 
+/* Does the L7 listener get every connection to its ports, or those to learned addresses only? Where
+ * everything but names is denied and no rule speaks of an address, an address that nobody resolved is refused
+ * by the kernel: a connection that the listener took would look open. An allowed prefix may hold the
+ * addresses of a rule's host: then the listener looks first. */
+static bool l7_sees_all(const struct hf_policy *p)
+{
+    struct hf_addr a;
+    if (!p->deny_all || p->has_proxy || (p->n_rules && p->n_allow))
+        return true;
+    for (size_t i = 0; i < p->n_rules; i++)
+        if (hf_addr_parse(hf_str_c(p->rules[i].host), &a) == 0)
+            return true;
+    return false;
+}
+
 static int to_kernel(struct hf_netd *d, uint32_t key, const struct hf_policy *p, struct hf_err *err)
 {
     bool checked = hf_dns_checks_names(p);
@@ -106,7 +121,8 @@ static int to_kernel(struct hf_netd *d, uint32_t key, const struct hf_policy *p,
         .n_allow = p->n_allow,
         .n_deny = p->n_deny,
     };
-    k.n_l7_ports = hf_policy_l7_ports(p, k.l7_ports, HF_NET_PORTS_MAX);
+    if (l7_sees_all(p))
+        k.n_l7_ports = hf_policy_l7_ports(p, k.l7_ports, HF_NET_PORTS_MAX);
     return hf_net_apply(d->net, &k, err);
 }
 
