@@ -77,11 +77,11 @@ int hf_http_server_listen_tls(struct hf_http_server *s, const char *host, uint16
                               struct hf_tls_ctx *ctx, struct hf_err *err) HF_MUST_USE;
 void hf_http_server_set_tls(struct hf_http_server *s, struct hf_tls_ctx *ctx);
 /* Serves one connection that somebody else accepted. 0, or with nothing taken -EMFILE (no room), -ECANCELED
- * (stopped), -EMSGSIZE (n). No handler runs inside the call. closed is called at hf_req_hijack too. Takes
- * stream (malloc'ed) and tls (NULL = plain; its
- * handshake may still be going on), begins with the n bytes at p (as the peer sent them). conn_data comes
- * back from hf_req_conn_data; closed(conn_data) is called when the connection is gone. HTTP/2 is spoken when
- * TLS agreed on it or a plain connection begins with its preface. */
+ * (stopped), -EMSGSIZE (n). No handler runs inside the call; nobody may be reading stream. closed is called
+ * at hf_req_hijack too. Takes stream (malloc'ed) and tls (NULL = plain; its handshake may still be going on),
+ * begins with the n bytes at p (as the peer sent them). conn_data comes back from hf_req_conn_data;
+ * closed(conn_data) is called when the connection is gone. HTTP/2 is spoken when TLS agreed on it or a plain
+ * connection begins with its preface. */
 int hf_http_server_adopt(struct hf_http_server *s, uv_stream_t *stream, struct hf_tls *tls, const void *p,
                          size_t n, int tag, void *conn_data, void (*closed)(void *conn_data)) HF_MUST_USE;
 /* Closes, with a reset, the connections for which match(conn_data) is true. */

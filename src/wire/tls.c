@@ -109,8 +109,11 @@ static void offer(SSL *ssl, unsigned alpn)
 }
 
 /* Without a name to look for nothing could be verified: such a session fails at its start. */
-static bool expect_name(struct hf_tls *t, const char *name)
+static bool expect_name(struct hf_tls *t, const char *given)
 {
+    /* A name with the root's dot is the same name, and stands without it in SNI and certificates. */
+    size_t n = strlen(given);
+    hf_auto_free char *name = hf_xstrndup(given, n - (n > 1 && given[n - 1] == '.'));
     unsigned char addr[16];
     bool ip = inet_pton(AF_INET, name, addr) == 1 || inet_pton(AF_INET6, name, addr) == 1;
     if (!ip && *name && SSL_set_tlsext_host_name(t->ssl, name) != 1)
