@@ -15,21 +15,35 @@ static int open_fabric(const struct shim *s, struct hf_err *err)
                   : fd;
 }
 
-int shim_plug(struct shim *s, bool up, struct hf_err *err)
+static int plug(struct shim *s, int ns, struct hf_err *err)
 {
     struct hf_net_config cfg;
+    hf_cell_net_config(&s->spec.fabric, &cfg);
+    hf_killpoint("shim.net-plug");
+    s->wired = true; /* a half-made one is removed as well */
+    int r = hf_net_link_up(&cfg, ns, s->spec.n, err);
+    if (r == 0)
+        hf_killpoint("shim.net-plugged");
+    return r;
+}
+
+static int unplug(struct shim *s, int ns, struct hf_err *err)
+{
+    hf_killpoint("shim.net-unplug");
+    int r = hf_net_link_down(ns, s->spec.n, err);
+    if (r < 0)
+        return r;
+    s->wired = false;
+    hf_killpoint("shim.net-unplugged");
+    return 0;
+}
+
+int shim_plug(struct shim *s, bool up, struct hf_err *err)
+{
     hf_auto_close int ns = open_fabric(s, err);
     if (ns < 0)
         return ns;
-    hf_cell_net_config(&s->spec.fabric, &cfg);
-    hf_killpoint(up ? "shim.net-plug" : "shim.net-unplug");
-    s->wired = s->wired || up; /* a half-made one is removed as well */
-    int r = up ? hf_net_link_up(&cfg, ns, s->spec.n, err) : hf_net_link_down(ns, s->spec.n, err);
-    if (r < 0)
-        return r;
-    s->wired = up;
-    hf_killpoint(up ? "shim.net-plugged" : "shim.net-unplugged");
-    return 0;
+    return up ? plug(s, ns, err) : unplug(s, ns, err);
 }
 
 static void write_resolver(struct shim *s, int root_fd, const void *arg)
