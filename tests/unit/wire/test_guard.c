@@ -348,6 +348,32 @@ static void test_names_of_private_places(void **state)
     assert_int_equal(requests, 0);
 }
 
+/* An address that does not answer costs its share of the time, then the next one is tried. */
+static void test_silent_address(void **state)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port)};
+    struct hf_addr addrs[10] = {{4, {127, 0, 0, 2}}};
+    int l = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), fill[8];
+    a.sin_addr.s_addr = inet_addr("127.0.0.2");
+    assert_int_equal(bind(l, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(listen(l, 0), 0);
+    for (size_t i = 0; i < HF_ARRAY_LEN(fill); i++) { /* a full backlog drops what comes */
+        fill[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+        (void)connect(fill[i], (struct sockaddr *)&a, sizeof(a));
+    }
+    for (size_t i = 1; i < HF_ARRAY_LEN(addrs); i++)
+        addrs[i] = (struct hf_addr){4, {127, 0, 0, 1}};
+    uint64_t begin = hf_mono_ms();
+    (void)!hf_dial_addrs(&loop, addrs, HF_ARRAY_LEN(addrs), port, HF_DIAL_LOCAL, on_dialled, NULL);
+    NET_WAIT(&loop, got.called);
+    assert_non_null(got.stream);
+    assert_int_equal(got.addr.b[3], 1);
+    assert_true(hf_mono_ms() - begin >= 900);
+    hf_close(l);
+    for (size_t i = 0; i < HF_ARRAY_LEN(fill); i++)
+        hf_close(fill[i]);
+}
+
 static void test_cancel(void **state)
 {
     struct hf_guard_dial *d = hf_dial_host(&loop, "127.0.0.1", port, HF_DIAL_LOCAL, on_dialled, NULL);
@@ -526,6 +552,7 @@ int main(void)
         cmocka_unit_test(test_own_address),
         T(test_dial),
         T(test_names_of_private_places),
+        T(test_silent_address),
         T(test_cancel),
         T(test_fetch),
         T(test_rebinding),
