@@ -79,6 +79,7 @@ static const char *const sysctls4[][2] = {
     {"net/ipv4/conf/default/route_localnet", "0"},
     {"net/ipv4/conf/all/arp_ignore", "1"},
     {"net/ipv4/conf/default/arp_ignore", "1"},
+    {"net/ipv4/icmp_ratelimit", "10"}, /* ms: a denial is told at once, also the tenth in a second */
     {"net/ipv4/ip_forward", "1"},
 };
 static const char *const sysctls6[][2] = {
@@ -86,6 +87,7 @@ static const char *const sysctls6[][2] = {
     {"net/ipv6/conf/all/accept_ra", "0"},           {"net/ipv6/conf/default/accept_ra", "0"},
     {"net/ipv6/conf/all/accept_redirects", "0"},    {"net/ipv6/conf/default/accept_redirects", "0"},
     {"net/ipv6/conf/all/accept_source_route", "0"}, {"net/ipv6/conf/default/accept_source_route", "0"},
+    {"net/ipv6/icmp/ratelimit", "10"},
     {"net/ipv6/conf/all/forwarding", "1"},
 };
 /* A packet in the middle of an unknown connection must not found a new one: it would pass by the listeners.

@@ -284,7 +284,7 @@ static int forward_table(bool v4, bool v6, struct hf_err *err)
                             "flush chain inet " FORWARD_TABLE " forward\n"
                             "table inet " FORWARD_TABLE " { chain forward {\n"
                             " iifname \"hf-*\" accept\n oifname \"hf-*\" accept\n"
-                            " meta nfproto @" SET_FAMILIES " drop\n}}\n");
+                            " meta nfproto @" SET_FAMILIES " drop\n }\n}\n");
     if (r == 0 && v4)
         r = hf_buf_adds(&b, "add element inet " FORWARD_TABLE " " SET_FAMILIES " { ipv4 }\n");
     if (r == 0 && v6)

@@ -1,11 +1,13 @@
 #include "engine/net/rtnl.h"
 
+#include <linux/if.h>
 #include <linux/if_link.h>
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <linux/veth.h>
-#include <net/if.h>
 
+#define READY_MAX_US 2000000u
+#define READY_STEP_US 200u
 #define QUEUES 1u /* the kernel would make one a processor: memory and time for each box */
 
 /* ---- links ---- */
@@ -16,10 +18,12 @@ static int note_link(void *arg, const struct nlmsghdr *h)
     const struct ifinfomsg *m = NLMSG_DATA(h);
     if (h->nlmsg_type != RTM_NEWLINK || h->nlmsg_len < NLMSG_LENGTH(sizeof(*m)))
         return 0;
-    const struct nlattr *tb[IFLA_LINK + 1];
-    hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, IFLA_LINK);
+    const struct nlattr *tb[IFLA_OPERSTATE + 1];
+    hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, IFLA_OPERSTATE);
     l->index = m->ifi_index;
     l->up = (m->ifi_flags & IFF_UP) != 0;
+    l->carrier =
+        hf_nl_len(tb[IFLA_OPERSTATE]) && *(const uint8_t *)hf_nl_data(tb[IFLA_OPERSTATE]) == IF_OPER_UP;
     l->peer = 0;
     if (hf_nl_len(tb[IFLA_LINK]) >= sizeof(l->peer))
         memcpy(&l->peer, hf_nl_data(tb[IFLA_LINK]), sizeof(l->peer));
@@ -62,13 +66,6 @@ static void put_up(struct hf_nl *nl, int index)
     hf_nl_end(nl);
 }
 
-int hf_rtnl_up(int fd, int index, struct hf_err *err)
-{
-    hf_auto_nl struct hf_nl nl = {0};
-    put_up(&nl, index);
-    return hf_nl_talk(fd, &nl, err);
-}
-
 static void put_veth_end(struct hf_nl *nl, const char *name, const uint8_t mac[6])
 {
     hf_nl_put_str(nl, IFLA_IFNAME, name);
@@ -98,6 +95,51 @@ static int veth_make(const struct hf_veth *v, struct hf_err *err)
     return r < 0 ? hf_err_wrap(err, "making the interfaces %s and %s", v->name, v->peer) : 0;
 }
 
+static void put_no_made_up_addresses(struct hf_nl *nl, int index)
+{
+    struct ifinfomsg m = {.ifi_index = index};
+    hf_nl_begin(nl, RTM_NEWLINK, NLM_F_ACK, &m, sizeof(m));
+    size_t spec = hf_nl_nest(nl, IFLA_AF_SPEC);
+    size_t inet6 = hf_nl_nest(nl, AF_INET6);
+    hf_nl_put_u8(nl, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
+    hf_nl_nest_end(nl, inet6);
+    hf_nl_nest_end(nl, spec);
+    hf_nl_end(nl);
+}
+
+static int start(int fd, int index, struct hf_err *err)
+{
+    hf_auto_nl struct hf_nl nl = {0};
+    if (access("/proc/sys/net/ipv6", F_OK) == 0)
+        put_no_made_up_addresses(&nl, index);
+    put_up(&nl, index);
+    return hf_nl_talk(fd, &nl, err);
+}
+
+/* An end drops what it should send until the kernel's link watcher got round to its carrier: mostly within a
+ * millisecond, but it needs a lock that the whole host shares. A box must not lose its first packet. */
+static void wait_for_carrier(int fd, const char *name)
+{
+    struct hf_link l = {0};
+    for (unsigned waited_us = 0; waited_us < READY_MAX_US; waited_us += READY_STEP_US) {
+        if (hf_rtnl_link(fd, name, &l) < 0 || l.carrier)
+            return;
+        (void)usleep(READY_STEP_US);
+    }
+}
+
+static int both_up(const struct hf_veth *v, const struct hf_link *here, const struct hf_link *there,
+                   struct hf_err *err)
+{
+    int r = there->up ? 0 : start(v->there_fd, there->index, err);
+    r = r < 0 || here->up ? r : start(v->here_fd, here->index, err);
+    if (r < 0)
+        return hf_err_wrap(err, "starting the interfaces %s and %s", v->name, v->peer);
+    wait_for_carrier(v->here_fd, v->name);
+    wait_for_carrier(v->there_fd, v->peer);
+    return 0;
+}
+
 int hf_rtnl_veth(const struct hf_veth *v, int *ret_here, int *ret_there, struct hf_err *err)
 {
     struct hf_link here = {0}, there = {0};
@@ -118,7 +160,7 @@ int hf_rtnl_veth(const struct hf_veth *v, int *ret_here, int *ret_there, struct 
     }
     *ret_here = here.index;
     *ret_there = there.index;
-    return 0;
+    return both_up(v, &here, &there, err);
 }
 
 /* ---- addresses, neighbours, routes ---- */
@@ -131,18 +173,6 @@ static uint8_t family_of(const struct hf_addr *a)
 static size_t size_of(const struct hf_addr *a)
 {
     return a->family == 6 ? 16 : 4;
-}
-
-static void put_no_made_up_addresses(struct hf_nl *nl, int index)
-{
-    struct ifinfomsg m = {.ifi_index = index};
-    hf_nl_begin(nl, RTM_NEWLINK, NLM_F_ACK, &m, sizeof(m));
-    size_t spec = hf_nl_nest(nl, IFLA_AF_SPEC);
-    size_t inet6 = hf_nl_nest(nl, AF_INET6);
-    hf_nl_put_u8(nl, IFLA_INET6_ADDR_GEN_MODE, IN6_ADDR_GEN_MODE_NONE);
-    hf_nl_nest_end(nl, inet6);
-    hf_nl_nest_end(nl, spec);
-    hf_nl_end(nl);
 }
 
 static void put_address(struct hf_nl *nl, int index, const struct hf_cidr *c)
@@ -180,6 +210,32 @@ static void put_default_route(struct hf_nl *nl, int index, const struct hf_addr 
     hf_nl_end(nl);
 }
 
+static int note_type(void *arg, const struct nlmsghdr *h)
+{
+    const struct rtmsg *m = NLMSG_DATA(h);
+    if (h->nlmsg_type == RTM_NEWROUTE && h->nlmsg_len >= NLMSG_LENGTH(sizeof(*m)))
+        *(uint8_t *)arg = m->rtm_type;
+    return 0;
+}
+
+/* An IPv6 address receives nothing before a work item of the kernel made its local route, even without
+ * duplicate detection. */
+static void wait_for_local(int fd, const struct hf_addr *a)
+{
+    for (unsigned waited_us = 0; waited_us < READY_MAX_US; waited_us += READY_STEP_US) {
+        hf_auto_nl struct hf_nl nl = {0};
+        struct rtmsg m = {.rtm_family = AF_INET6, .rtm_dst_len = 128};
+        uint8_t type = RTN_UNSPEC;
+        hf_nl_begin(&nl, RTM_GETROUTE, 0, &m, sizeof(m));
+        hf_nl_put(&nl, RTA_DST, a->b, 16);
+        hf_nl_end(&nl);
+        (void)!hf_nl_dump(fd, &nl, note_type, &type);
+        if (type == RTN_LOCAL)
+            return;
+        (void)usleep(READY_STEP_US);
+    }
+}
+
 int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
 {
     hf_auto_nl struct hf_nl nl = {0};
@@ -195,7 +251,11 @@ int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
         put_neighbour(&nl, e->index, &e->neighbours[i], e->neighbour_mac);
     for (size_t i = 0; i < e->n_gateways; i++)
         put_default_route(&nl, e->index, &e->gateways[i]);
-    return hf_nl_talk(e->fd, &nl, err);
+    int r = hf_nl_talk(e->fd, &nl, err);
+    for (size_t i = 0; r == 0 && i < e->n_addrs; i++)
+        if (e->addrs[i].addr.family == 6)
+            wait_for_local(e->fd, &e->addrs[i].addr);
+    return r;
 }
 
 /* ---- what is there ---- */

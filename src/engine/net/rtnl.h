@@ -7,15 +7,14 @@
 
 struct hf_link {
     int index;
-    int peer; /* index of the other end of a veth; 0 = none */
-    bool up;
+    int peer;         /* index of the other end of a veth; 0 = none */
+    bool up, carrier; /* carrier: it really works by now */
 };
 
 /* -ENODEV when there is none of that name. */
 int hf_rtnl_link(int fd, const char *name, struct hf_link *ret) HF_MUST_USE;
 /* Missing is success. */
 int hf_rtnl_link_del(int fd, const char *name, struct hf_err *err) HF_MUST_USE;
-int hf_rtnl_up(int fd, int index, struct hf_err *err) HF_MUST_USE;
 
 /* A veth pair: `name` where here_fd works, `peer` in peer_ns_fd, where there_fd works. */
 struct hf_veth {
@@ -23,7 +22,8 @@ struct hf_veth {
     uint8_t mac[6], peer_mac[6];
     int here_fd, there_fd, peer_ns_fd;
 };
-/* Finds the pair or makes it; a half one, or two ends that don't belong together, is made anew. */
+/* Finds the pair or makes it; a half one, or two ends that don't belong together, is made anew. Both
+ * ends are up then, without addresses that the kernel would make up itself. */
 int hf_rtnl_veth(const struct hf_veth *v, int *ret_here, int *ret_there, struct hf_err *err) HF_MUST_USE;
 
 /* One end's configuration. Everything is set whether or not it is there already. */
