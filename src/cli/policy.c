@@ -12,7 +12,7 @@ static int call(struct hf_cli *cli, const char *method, const char *fmt, const c
     if (hf_url_path(&path, fmt, name) < 0)
         return hf_err_set(err, -EINVAL, "the name is too long");
     int r = hf_api(cli, method, path.p, body, ret, err);
-    if (r == -ENOENT && !*cli->hint)
+    if (r == -ENOENT && strncmp(fmt, "/v1/policies", 12) == 0)
         hf_cli_hint(cli, "`holdfast policy ls` lists the policies, `holdfast policy set` makes one");
     return r;
 }
