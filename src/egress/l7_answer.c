@@ -126,14 +126,6 @@ static bool wants_websocket(struct hf_req *req)
            hf_str_caseeq(hf_req_header(req, "upgrade"), "websocket");
 }
 
-static struct hf_str path_of(struct hf_req *req)
-{
-    struct hf_str path = hf_req_path(req), query = hf_req_query(req);
-    if (!path.p || !path.n)
-        return hf_req_target(req);
-    return query.p ? (struct hf_str){path.p, (size_t)(query.p - path.p) + query.n} : path;
-}
-
 /* "host" or "host:port", as it will be read by the origin. */
 static struct hf_str authority_of(const struct hf_l7_xchg *x, char out[HF_L7_HOST_MAX + 16])
 {
@@ -151,7 +143,7 @@ static bool start(struct hf_l7_xchg *x, struct fields *fs)
     struct hf_cx_req q = {.method = hf_req_method(x->req),
                           .scheme = hf_str_c(hf_l7_scheme(x->c)),
                           .authority = authority_of(x, authority),
-                          .path = path_of(x->req),
+                          .path = hf_l7_path(x->req),
                           .fields = fs->f,
                           .n_fields = fs->n,
                           .length = hf_req_has_body(x->req) ? hf_req_content_length(x->req) : 0,
@@ -305,7 +297,7 @@ static void on_upgrade(struct hf_cx *cx, int status, const struct hf_field *f, s
         r = hf_buf_add(&head, early.p, early.n);
     hf_buf_done(&early);
     c->tunnel_method = hf_str_dup(hf_req_method(x->req));
-    c->tunnel_path = hf_str_dup(path_of(x->req));
+    c->tunnel_path = hf_str_dup(hf_l7_path(x->req));
     memcpy(c->tunnel_host, x->to.host, sizeof c->tunnel_host);
     c->hijacked = r == 0;
     q.client.stream = r == 0 ? hf_req_hijack(x->req, &q.client.tls, &sent) : NULL;

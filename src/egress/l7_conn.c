@@ -59,8 +59,18 @@ static void judge(struct hf_l7_conn *c, struct hf_l7_ruling *ret)
         return;
     if (hf_l7_port_inspected(p, c->port))
         ret->reason = "protocol";
-    else if (hf_netd_learned_for(c->box, &c->dst, hf_l7_opens_everywhere))
+    else if (c->host[0] ? hf_l7_opens_everywhere(p, c->host)
+                        : hf_netd_learned_for(c->box, &c->dst, hf_l7_opens_everywhere, c->host))
         *ret = (struct hf_l7_ruling){.way = HF_L7_PASS, .bind = true, .reason = "name"};
+}
+
+/* The same where the resolver can't be waited for: bound once, or known to be. */
+static bool may_pass(struct hf_l7_conn *c, struct hf_l7_ruling *ret)
+{
+    judge(c, ret);
+    if (ret->way == HF_L7_PASS && ret->bind && !c->bound && !hf_netd_learned(c->box, c->host, &c->dst))
+        *ret = (struct hf_l7_ruling){.way = HF_L7_REFUSE, .reason = "address"};
+    return ret->way == HF_L7_PASS;
 }
 
 static enum hf_l7_inspected inspect_late(struct hf_l7_conn *c);
@@ -77,10 +87,9 @@ static void on_pipe_origin(void *arg, struct hf_l7_link *link, const struct hf_e
         hf_l7_alert(c, HF_L7_ALERT_ORIGIN);
         return;
     }
-    judge(c, &r); /* the policy may be another one by now */
-    if (r.way != HF_L7_PASS) {
+    if (!may_pass(c, &r)) { /* the policy may be another one by now */
         hf_l7_link_close(link, true);
-        hf_l7_refuse(c, r.reason);
+        hf_l7_refuse(c, r.way == HF_L7_INTERCEPT ? "policy" : r.reason);
         return;
     }
     struct hf_l7_pipe_req q = {.client = {.stream = (uv_stream_t *)hf_take_ptr(c->client)},
@@ -285,6 +294,8 @@ static bool tunnel_allowed(struct hf_l7_conn *c)
     struct hf_addr a;
     bool is_addr = hf_addr_parse(hf_str_c(c->tunnel_host), &a) == 0;
     hf_l7_judge_host(c->box->policy, scheme, c->tunnel_host, is_addr, &c->dst, c->port, &r);
+    if (r.bind && !c->bound && !hf_netd_learned(c->box, c->tunnel_host, &c->dst))
+        return false;
     if (r.way != HF_L7_INTERCEPT)
         return r.way == HF_L7_PASS;
     struct hf_judge_req q = {.scheme = scheme,
@@ -311,7 +322,6 @@ void hf_l7_conn_rejudge(struct hf_l7_conn *c)
             hf_l7_refuse(c, "policy");
         return;
     }
-    judge(c, &r);
-    if (r.way != HF_L7_PASS)
+    if (!may_pass(c, &r))
         hf_l7_refuse(c, r.way == HF_L7_INTERCEPT ? "policy" : r.reason);
 }

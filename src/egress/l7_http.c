@@ -132,13 +132,12 @@ static bool agrees(const struct hf_l7_xchg *x)
     return !c->tls || strcmp(x->to.host, c->host) == 0;
 }
 
-/* The path as the origin will read it, with its query. */
-static struct hf_str full_path(struct hf_req *req)
+struct hf_str hf_l7_path(struct hf_req *req)
 {
     struct hf_str path = hf_req_path(req), query = hf_req_query(req), target = hf_req_target(req);
-    if (!path.p || !path.n)
+    if (!path.p || !path.n || (target.n && target.p[0] == '/'))
         return target;
-    /* both lie in the target, which may have an authority in front */
+    /* both lie in the target, behind its authority */
     return query.p ? (struct hf_str){path.p, (size_t)(query.p - path.p) + query.n} : path;
 }
 
@@ -163,7 +162,7 @@ static void judge(const struct hf_policy *p, struct hf_l7_xchg *x, struct judgem
                              .host = x->to.host,
                              .port = c->port,
                              .method = hf_req_method(x->req),
-                             .path = full_path(x->req),
+                             .path = hf_l7_path(x->req),
                              .learned = r.bind};
     hf_policy_judge(p, &q, &c->dst, &v);
     ret->allowed = v.decision == HF_ALLOW;
@@ -198,6 +197,8 @@ static void on_bound(void *arg, bool yes)
     x->policy = hf_policy_ref(x->c->box->policy);
     judge(x->policy, x, &j);
     x->rule = j.rule;
+    x->bound = yes;
+    x->c->bound |= yes;
     if (!yes)
         hf_l7_deny(x, 403, "address", "the name has other addresses",
                    "the connection goes to an address that the name does not have");
@@ -219,12 +220,12 @@ static void judge_request(struct hf_l7_xchg *x)
     }
     bool known = x->c->tls && x->c->bound; /* the same host: it was asked at the connection's begin */
     if (!j.bind || known) {
+        x->bound = known;
         go(x);
         return;
     }
     if (hf_l7_bind(x->c, x->to.host, on_bound, x, &x->bind) == 1) {
-        if (!x->c->tls)
-            x->c->bound = true;
+        x->bound = x->c->bound = true;
         go(x);
     }
 }
@@ -308,7 +309,8 @@ void hf_l7_http_rejudge(struct hf_l7_conn *c)
         if (x->denied || !x->to.host[0])
             continue;
         judge(c->box->policy, x, &j);
-        if (j.allowed)
+        bool bound = !j.bind || x->bound || x->bind || hf_netd_learned(c->box, x->to.host, &c->dst);
+        if (j.allowed && bound)
             continue;
         x->denied = true;
         x->reason = "policy";

@@ -24,7 +24,8 @@ struct hf_l7_xchg {
     bool waiting;    /* for a connection to the origin */
     bool body_over;  /* the request is complete */
     bool body_taken; /* some of the body has left */
-    bool retried, denied, upgrading;
+    bool retried, denied;
+    bool bound; /* the destination was answered for the host */
     struct hf_l7_authority to;
     struct hf_policy *policy;   /* a reference: rule is its */
     const struct hf_rule *rule; /* NULL when none decided */
@@ -39,6 +40,8 @@ struct hf_l7_xchg {
 void hf_l7_deny(struct hf_l7_xchg *x, int status, const char *reason, const char *by, const char *message);
 /* The answer when the origin could not give one. */
 void hf_l7_bad_gateway(struct hf_l7_xchg *x, const char *message);
+/* The path as the origin will read it, with its query: what is judged is what is sent. */
+struct hf_str hf_l7_path(struct hf_req *req);
 const char *hf_l7_scheme(const struct hf_l7_conn *c);
 
 /* l7_origin.c */

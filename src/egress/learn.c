@@ -90,15 +90,17 @@ bool hf_netd_learned(struct hf_netd_box *b, const char *name, const struct hf_ad
 }
 
 bool hf_netd_learned_for(struct hf_netd_box *b, const struct hf_addr *a,
-                         bool (*wanted)(const struct hf_policy *p, const char *name))
+                         bool (*wanted)(const struct hf_policy *p, const char *name), char ret_name[254])
 {
     uint64_t now = uv_now(b->d->loop);
     hf_list_foreach(it, &b->learned_order)
     {
         const struct learned *l = hf_list_entry(it, struct learned, node);
         const char *name = l->key + 1 + sizeof l->addr.b;
-        if (l->expires_ms > now && hf_addr_equal(&l->addr, a) && wanted(b->policy, name))
-            return true;
+        if (l->expires_ms <= now || !hf_addr_equal(&l->addr, a) || !wanted(b->policy, name))
+            continue;
+        memcpy(ret_name, name, strlen(name) + 1); /* names are shorter than HF_DNS_NAME_MAX */
+        return true;
     }
     return false;
 }

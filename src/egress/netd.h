@@ -99,9 +99,9 @@ typedef void (*hf_resolve_cb)(void *arg, int r, const struct hf_addr *addrs, siz
 void hf_netd_resolve(struct hf_netd_box *b, const char *name, hf_resolve_cb cb, void *arg);
 /* Did the resolver answer this address for this name to this box, and is that still valid? */
 bool hf_netd_learned(struct hf_netd_box *b, const char *name, const struct hf_addr *a);
-/* Did it answer it for some name of which wanted(box's policy, name) holds? */
+/* Did it answer it for some name of which wanted(box's policy, name) holds? ret_name: which. */
 bool hf_netd_learned_for(struct hf_netd_box *b, const struct hf_addr *a,
-                         bool (*wanted)(const struct hf_policy *p, const char *name));
+                         bool (*wanted)(const struct hf_policy *p, const char *name), char ret_name[254]);
 
 /* l7*.c */
 int hf_l7_start(struct hf_netd *d, struct hf_err *err) HF_MUST_USE;

@@ -16,7 +16,7 @@
 #include "egress/l7_int.h"
 
 #define LINE_MAX_BYTES (8u << 20)
-#define NAMES_MAX 64u
+#define NAMES_MAX 2048u
 
 struct orig {
     struct hf_addr addr;
@@ -76,11 +76,13 @@ bool hf_netd_learned(struct hf_netd_box *b, const char *name, const struct hf_ad
 }
 
 bool hf_netd_learned_for(struct hf_netd_box *b, const struct hf_addr *a,
-                         bool (*wanted)(const struct hf_policy *p, const char *name))
+                         bool (*wanted)(const struct hf_policy *p, const char *name), char ret_name[254])
 {
     for (size_t i = 0; i < n_names; i++)
-        if (names[i].learned && hf_addr_equal(&names[i].addr, a) && wanted(b->policy, names[i].name))
+        if (names[i].learned && hf_addr_equal(&names[i].addr, a) && wanted(b->policy, names[i].name)) {
+            memcpy(ret_name, names[i].name, sizeof names[i].name);
             return true;
+        }
     return false;
 }
 
@@ -387,7 +389,7 @@ int main(int argc, char **argv)
     struct hf_err err = {0};
     uv_pipe_t in;
     uv_loop_t loop;
-    struct rlimit lim = {20000, 20000};
+    struct rlimit lim = {50000, 50000};
     if (argc == 3 && strcmp(argv[1], "--ca") == 0)
         return make_ca(argv[2]);
     if (argc >= 4 && strcmp(argv[1], "--leaf") == 0)

@@ -615,6 +615,106 @@ test('limits: silent connections of a box, connections of a box; neighbours are 
   assert.equal((await proxy.stats(B)).open, 0);
 });
 
+test('a rule that names an address', async () => {
+  await proxy.box(A, { denyOut: ['0.0.0.0/0'], rules: [{ name: 'ip', host: '203.0.113.11', scheme: 'https', action: 'allow', path: '/v1/*' }] });
+  const t = await secure(A, '203.0.113.11', { servername: '', verify: false });
+  assert.match(t.getPeerCertificate().subjectaltname, /203\.0\.113\.11/);
+  assert.equal((await ask(t, request('203.0.113.11', '/v1/a'))).status, 200);
+  assert.equal((await ask(t, request('203.0.113.11', '/v2/a'))).status, 403);
+  assert.equal((await ask(t, request('api.test', '/v1/a'))).status, 421);
+  t.destroy();
+  await fails(secure(A, API, { servername: '', verify: false }), /access denied/i);
+});
+
+test('a connection from before names were checked does not outlive that', async () => {
+  await proxy.box(A, { rules: [{ name: 'x', host: 'x.test', action: 'deny' }] }); // open otherwise
+  const bound = await secure(A, API, { ca: originCa });
+  const unbound = await secure(A, '203.0.113.32', { verify: false });
+  const cut = ended(unbound);
+  await proxy.box(A, names('api.test'));
+  assert.notEqual((await cut).how, 'timeout');
+  assert.equal((await ask(bound, request('api.test'))).status, 200);
+  bound.destroy();
+});
+
+test('limits: a client that says nothing or half of it, an origin that does not shake hands', async () => {
+  await proxy.box(A, names('api.test', 'ssh.test'));
+  await proxy.box('127.0.0.5', injecting(), { tenant: 'acme' });
+  await learn('api.test', '203.0.113.41');
+  const t0 = Date.now();
+  const silent = await proxy.connect(A, API, 443);
+  const half = await proxy.connect(A, API, 443);
+  half.write(Buffer.from('16030101000100', 'hex'));
+  const slow = await proxy.connect(A, API, 80);
+  slow.write('GET / HT');
+  const head = await proxy.connect(A, API, 80);
+  head.write('GET / HTTP/1.1\r\nHost: ap');
+  const all = [silent, half, slow, head].map((s) => ended(s, 14000));
+  const mute = fails(secure('127.0.0.5', '203.0.113.41', { port: 9001 }).catch((e) => { throw e; }));
+  for (const e of await Promise.all(all)) assert.notEqual(e.how, 'timeout');
+  assert.ok(Date.now() - t0 > 9000);
+  await mute;
+});
+
+test('limits: a reader that does not read holds back its origin, not memory', async () => {
+  await proxy.box(A, names('api.test'));
+  const rss = () => Number(/VmRSS:\s+(\d+)/.exec(fs.readFileSync(`/proc/${proxy.proc.pid}/status`, 'utf8'))[1]);
+  const before = rss();
+  const pipe = await secure(A, API, { ca: originCa });
+  pipe.pause();
+  pipe.write(request('api.test', `/big?n=${96 << 20}`));
+  await proxy.box('127.0.0.5', injecting());
+  const exchange = await secure('127.0.0.5', API);
+  exchange.pause();
+  exchange.write(request('api.test', `/big?n=${96 << 20}`));
+  await sleep(1500);
+  assert.ok(rss() - before < 24 << 10, `${rss() - before} KiB more`);
+  pipe.destroy();
+  exchange.destroy();
+});
+
+test('limits: leaves are kept for as many names as there is room for', async () => {
+  await proxy.box(A, { denyOut: ['0.0.0.0/0'], rules: [{ host: '*.wild.test', action: 'allow' }] });
+  const get = async (i) => {
+    const name = `h${i}.wild.test`;
+    if (!wild.has(name)) await learn(name, API);
+    wild.add(name);
+    (await secure(A, API, { servername: name })).destroy();
+  };
+  const wild = new Set();
+  const before = (await proxy.stats(A)).minted;
+  for (let i = 0; i < 1024; i += 16) await Promise.all(Array.from({ length: 16 }, (_, k) => get(i + k)));
+  await get(0);
+  assert.equal((await proxy.stats(A)).minted - before, 1024, 'a second connection has the same leaf');
+  const first = (await proxy.stats(A)).minted;
+  for (let i = 1024; i < 1040; i++) await get(i);
+  await get(1);
+  assert.equal((await proxy.stats(A)).minted - first, 17, 'the oldest was dropped');
+});
+
+test('limits: connections of all boxes', async () => {
+  await learn('ssh.test', '203.0.113.41');
+  const boxes = Array.from({ length: 8 }, (_, i) => `127.0.1.${i + 1}`);
+  for (const b of boxes) await proxy.box(b, names('ssh.test'));
+  const open = [];
+  for (let i = 0; i < 8192; i++) {
+    const http = i % 8 < 4; // answered, then idle; the others are tunnels
+    const s = await (http ? proxy.connect(boxes[i % 8], API, 80) : proxy.connect(boxes[i % 8], '203.0.113.41', 9000));
+    s.write(http ? 'GET / HTTP/1.1\r\nHost: denied.test\r\n\r\n' : '\x01');
+    open.push(s);
+    if (i % 64 === 63) await sleep(5);
+  }
+  await sleep(500);
+  assert.equal((await proxy.stats(A)).conns, 8192);
+  await proxy.box(A, names('api.test'));
+  proxy.events = [];
+  assert.equal((await ended(await proxy.connect(A, API, 443))).how, 'ECONNRESET');
+  assert.ok((await proxy.records()).some((r) => /connections of all/.test(r.reason)));
+  open.forEach((s) => s.destroy());
+  for (let i = 0; i < 100 && (await proxy.stats(A)).conns; i++) await sleep(50);
+  assert.equal((await proxy.stats(A)).conns, 0);
+});
+
 test('it ends without a leak of handles, and the secret was written nowhere', async () => {
   await tenant();
   await proxy.box(A, injecting());
@@ -634,7 +734,7 @@ for (const [name, fn] of tests) {
   await proxy.stats(A);
   proxy.events = [];
   try {
-    await Promise.race([fn(), sleep(30000).then(() => { throw new Error('took too long'); })]);
+    await Promise.race([fn(), sleep(60000).then(() => { throw new Error('took too long'); })]);
     console.log(`ok - ${name}`);
   } catch (e) {
     failed++;

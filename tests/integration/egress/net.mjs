@@ -104,7 +104,7 @@ export class Proxy {
     this.events = [];
     this.waiting = [];
     this.output = '';
-    this.port = 20000;
+    this.port = 16000; // up to 32767: above the listener's, below those that the kernel picks
     process.on('exit', () => this.proc.kill('SIGKILL'));
     this.proc.stderr.on('data', (d) => {
       this.output += d;
@@ -150,7 +150,8 @@ export class Proxy {
 
   // A TCP connection of the box at `from` that was redirected on its way to addr:port.
   async connect(from, addr, port) {
-    const source = this.port++;
+    const source = this.port;
+    this.port = this.port === 32767 ? 16000 : this.port + 1;
     await this.tell({ do: 'orig', source, addr, port });
     const s = net.connect({ host: '127.0.0.1', port: 15001, localAddress: from, localPort: source, allowHalfOpen: true });
     s.setNoDelay(true);
