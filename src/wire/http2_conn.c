@@ -326,11 +326,26 @@ static void release_held(struct hf_h2_stream *st)
     hf_buf_done(&held);
 }
 
+static bool drained(const struct hf_h2_stream *st)
+{
+    const struct hf_req *r = st->req;
+    return r->want_drain && hf_h2_queued(st) <= HF_MIN(HF_HTTP_WRITE_LOW, hf_h2_res_high(r) / 2);
+}
+
+static bool has_turn(const struct hf_h2_stream *st)
+{
+    const struct hf_req *r = st->req;
+    if (!r || r->closed || r->aborted)
+        return false;
+    bool ends = st->fin && !r->end_called;
+    return drained(st) || (!r->paused && (st->held.n || ends || r->expect));
+}
+
 /* One stream's turn; it may be gone afterwards. */
 static void turn(struct hf_h2 *h2, struct hf_h2_stream *st)
 {
     struct hf_req *r = st->req;
-    if (r->want_drain && hf_h2_queued(st) <= HF_MIN(HF_HTTP_WRITE_LOW, hf_h2_res_high(r) / 2)) {
+    if (drained(st)) {
         r->want_drain = false;
         if (r->ops->on_drain && !r->closed)
             r->ops->on_drain(r);
@@ -362,7 +377,7 @@ void hf_h2_settle(struct hf_conn *c)
     hf_list_foreach(it, &h2->streams)
     {
         struct hf_h2_stream *st = hf_list_entry(it, struct hf_h2_stream, node);
-        if (st->req && n < HF_H2_STREAMS_MAX)
+        if (n < HF_H2_STREAMS_MAX && has_turn(st))
             all[n++] = st;
     }
     for (size_t i = 0; i < n && !c->closing; i++)
