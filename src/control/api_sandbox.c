@@ -41,14 +41,16 @@ static void create(struct hf_call *call, bool v2)
     struct hf_create_body body;
     struct hf_template_row t;
     char alias[HF_ROW_NAME];
-    json_auto_t *network = NULL;
+    json_auto_t *network = NULL, *asked = NULL;
     int r = hf_validate_create(call->body, v2, call->c->cfg, &body, &err);
     if (r == 0)
         r = hf_template_resolve(call->c, call->tenant, body.template_ref, &t, alias, &err);
     if (r == 0)
         r = hf_control_admit(call->c, call->tenant, &err);
     if (r == 0)
-        r = hf_network_resolve(call->c, call->tenant, body.network, body.internet, &network, &err);
+        r = hf_network_for_template(call->c, call->tenant, t.id, t.name, body.network, &asked, &err);
+    if (r == 0)
+        r = hf_network_resolve(call->c, call->tenant, asked, body.internet, &network, &err);
     if (r < 0) {
         hf_call_err(call, &err);
         return;

@@ -88,6 +88,56 @@ bool hf_network_bound(const struct hf_sandbox *sb, const char *group)
     return false;
 }
 
+/* ---- templates ---- */
+
+struct bound {
+    const char *id, *name;
+    json_t *groups;
+};
+
+static bool names_template(const json_t *doc, const struct bound *b)
+{
+    size_t i;
+    json_t *v;
+    json_array_foreach(json_object_get(doc, "templates"), i, v)
+    {
+        const char *s = json_string_value(v);
+        if (s && (strcmp(s, b->id) == 0 || strcmp(s, b->name) == 0))
+            return true;
+    }
+    return false;
+}
+
+static bool add_bound(void *arg, const struct hf_policy_row *row)
+{
+    struct bound *b = arg;
+    if (!strstr(row->doc, "\"templates\"")) /* lists may be long, and most groups bind none */
+        return true;
+    json_auto_t *doc = json_loads(row->doc, 0, NULL);
+    if (names_template(doc, b))
+        (void)json_array_append_new(b->groups, json_string(row->name));
+    return true;
+}
+
+int hf_network_for_template(struct hf_control *c, const char *tenant, const char *id, const char *name,
+                            const json_t *request, json_t **ret, struct hf_err *err)
+{
+    json_auto_t *groups = json_array();
+    struct bound b = {.id = id, .name = name, .groups = groups};
+    if (hf_each_policy(c->meta, tenant, add_bound, &b) < 0)
+        return hf_err_set(err, -EIO, "the database can't be read");
+    *ret = request ? json_copy((json_t *)(uintptr_t)request) : NULL;
+    const json_t *said = json_object_get(request, "policies");
+    if (json_array_size(groups) == 0 || (said && !json_is_array(said) && !json_is_null(said)))
+        return 0; /* what is wrong with the request is told by who reads it */
+    json_t *all = json_is_array(said) ? json_copy((json_t *)(uintptr_t)said) : json_array();
+    (void)json_array_extend(all, groups); /* twice is once */
+    if (!*ret)
+        *ret = json_object();
+    (void)json_object_set_new(*ret, "policies", all);
+    return 0;
+}
+
 /* ---- documents ---- */
 
 /* Without a fabric the only egress that exists is none: what asks for more is refused by name. */

@@ -9,6 +9,10 @@ bool hf_network_ready(const struct hf_control *c);
 /* Why it has not; "" when it has. */
 const char *hf_network_missing(const struct hf_control *c);
 
+/* The request with the groups that are bound to this template (by id or name) added to its policies: what is
+ * then given to hf_network_resolve. New reference, NULL where request is and there are none. */
+int hf_network_for_template(struct hf_control *c, const char *tenant, const char *id, const char *name,
+                            const json_t *request, json_t **ret, struct hf_err *err) HF_MUST_USE;
 /* From a client's network object (NULL: nothing said) to the document that the row keeps; internet as in
  * hf_policy_resolve. 400 for what is wrong or names a policy that does not exist; 501 where it needs a fabric
  * and there is none: the document then says that there is no internet. A proxy's password is sealed in it. */

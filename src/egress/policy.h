@@ -35,10 +35,11 @@
 #define HF_POLICY_INJECT_MAX 20u /* headers of one rule */
 #define HF_POLICY_HEADER_NAME_MAX 64u
 #define HF_POLICY_HEADER_VALUE_MAX 2048u
-#define HF_POLICY_PORTS_MAX 8u     /* custom ports per rule */
-#define HF_POLICY_L7_PORTS_MAX 16u /* different ports of all rules and names together */
-#define HF_POLICY_GROUPS_MAX 16u   /* policy groups bound to one sandbox */
-#define HF_POLICY_NAME_MAX 64u     /* of a group, with NUL: [a-z0-9][a-z0-9-_]{0,62} */
+#define HF_POLICY_PORTS_MAX 8u      /* custom ports per rule */
+#define HF_POLICY_L7_PORTS_MAX 16u  /* different ports of all rules and names together */
+#define HF_POLICY_TEMPLATES_MAX 64u /* that a group binds */
+#define HF_POLICY_GROUPS_MAX 16u    /* policy groups bound to one sandbox */
+#define HF_POLICY_NAME_MAX 64u      /* of a group, with NUL: [a-z0-9][a-z0-9-_]{0,62} */
 
 enum hf_audit { HF_AUDIT_NONE, HF_AUDIT_METADATA, HF_AUDIT_FULL };
 
@@ -101,7 +102,8 @@ struct hf_policy {
  * bound means being restricted). errors: HTTP 400 with the messages of E2B ("invalid denied CIDR %s" …) and
  * Cube. */
 int hf_policy_resolve(const json_t *request, int internet, json_t **ret, struct hf_err *err) HF_MUST_USE;
-/* A group's document (subset: allow_out, deny_out, rules). */
+/* A group's document: allow_out, deny_out, rules, and where there are any "templates" (ids or names:
+ * sandboxes that are made of them are bound to the group). */
 int hf_policy_resolve_group(const json_t *request, json_t **ret, struct hf_err *err) HF_MUST_USE;
 /* The sandbox's canonical document with its groups' lists appended (own first, no duplicates). groups[i]
  * pairs with names in doc.policies. New reference. */

@@ -7,6 +7,7 @@
 
 #define HF_POLICY_PATH_MAX 1024u     /* bytes of a rule's path */
 #define HF_POLICY_REQ_PATH_MAX 8192u /* longer request paths match no rule */
+#define HF_POLICY_TEMPLATE_NAME_MAX 159u
 #define HF_POLICY_METHODS_MAX 16u
 #define HF_POLICY_METHOD_MAX 32u
 #define HF_POLICY_RULE_NAME_MAX 64u

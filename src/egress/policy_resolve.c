@@ -389,10 +389,29 @@ int hf_policy_resolve(const json_t *request, int internet, json_t **ret, struct 
     return *ret ? 0 : BAD("network: a text is not UTF-8");
 }
 
+/* Ids or names, as sandboxes are made of them; whether they exist is not asked. */
+static int templates(const json_t *request, json_t *list, struct hf_err *err)
+{
+    const json_t *v = NULL;
+    int r = list_of(request, "templates", "templates", &v, err);
+    if (r == 0 && json_array_size(v) > HF_POLICY_TEMPLATES_MAX)
+        return BAD("policy: more than %u templates", HF_POLICY_TEMPLATES_MAX);
+    for (size_t i = 0; r == 0 && i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        size_t n = strlen(s);
+        if (n == 0 || n > HF_POLICY_TEMPLATE_NAME_MAX ||
+            strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789-_./") != n)
+            return BAD("policy: \"%.80s\" is not the id or name of a template (without a tag)", s);
+        (void)json_array_append_new(list, json_string(s));
+    }
+    return r;
+}
+
 int hf_policy_resolve_group(const json_t *request, json_t **ret, struct hf_err *err)
 {
-    static const char *const names[] = {"allowOut", "denyOut", "rules", "allow_out", "deny_out", NULL};
-    json_auto_t *allow = json_array(), *deny = json_array(), *rules = NULL;
+    static const char *const names[] = {"allowOut",  "denyOut",  "rules", "templates",
+                                        "allow_out", "deny_out", NULL};
+    json_auto_t *allow = json_array(), *deny = json_array(), *rules = NULL, *bound = json_array();
     size_t n_names = 0;
     bool deny_all = false;
     if (!json_is_object(request))
@@ -403,9 +422,13 @@ int hf_policy_resolve_group(const json_t *request, json_t **ret, struct hf_err *
     if (r == 0)
         r = denied(request, deny, &deny_all, err);
     if (r == 0)
+        r = templates(request, bound, err);
+    if (r == 0)
         r = hf_policy_rules(hf_policy_member(request, "rules", "rules"), &rules, err);
     if (r < 0)
         return r;
     *ret = json_pack("{s:O, s:O, s:O}", "allow_out", allow, "deny_out", deny, "rules", rules);
+    if (*ret && json_array_size(bound))
+        (void)json_object_set(*ret, "templates", bound);
     return *ret ? 0 : BAD("policy: a text is not UTF-8");
 }

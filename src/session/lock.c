@@ -69,6 +69,7 @@ void hf_session_leave(struct session_op *op)
     json_decref(op->ask.metadata);
     json_decref(op->ask.env);
     json_decref(op->ask.network);
+    json_decref(op->ask.asked);
     hf_session_row_done(&op->row);
     free(op->image);
     free(op);

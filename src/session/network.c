@@ -25,7 +25,13 @@ int hf_session_take_network(struct hf_control *c, const char *tenant, const json
                            "validation error: give \"policies\" or \"network\".\"policies\", not both");
     if (named)
         (void)json_object_set(request, "policies", (json_t *)(uintptr_t)policies);
-    return hf_network_resolve(c, tenant, request, internet, &ask->network, err);
+    /* Checked now, so that a typing error makes no session; resolved again when the template is known. */
+    json_auto_t *checked = NULL;
+    r = hf_network_resolve(c, tenant, request, internet, &checked, err);
+    if (r == 0)
+        ask->asked = hf_take_ptr(request);
+    ask->internet = internet;
+    return r;
 }
 
 json_t *hf_session_metadata(const struct hf_session_row *row, json_t **ret_network)
@@ -67,12 +73,14 @@ static int check_kept(struct hf_control *c, const char *tenant, const json_t *do
 int hf_session_pick_network(struct session_op *op, struct hf_err *err)
 {
     struct hf_control *c = op->s->c;
-    if (op->ask.network)
-        return 0;
-    json_decref(hf_session_metadata(&op->row, &op->ask.network));
+    json_auto_t *request = NULL;
+    if (!op->ask.asked)
+        json_decref(hf_session_metadata(&op->row, &op->ask.network));
     if (op->ask.network)
         return check_kept(c, op->tenant, op->ask.network, err);
-    return hf_network_resolve(c, op->tenant, NULL, -1, &op->ask.network, err);
+    int r = hf_network_for_template(c, op->tenant, op->template_id, op->alias, op->ask.asked, &request, err);
+    int internet = op->ask.asked ? op->ask.internet : -1;
+    return r < 0 ? r : hf_network_resolve(c, op->tenant, request, internet, &op->ask.network, err);
 }
 
 void hf_session_keep_network(struct session_op *op, struct hf_meta_batch *b)

@@ -39,6 +39,8 @@ struct session_ask {
     int64_t workspace_bytes;        /* 0 = default; counts when the session is made */
     json_t *metadata, *env;         /* owned; NULL = none */
     struct hf_limits limits;
+    json_t *asked;   /* owned; what the open said of the network; NULL = nothing */
+    int internet;    /* … and of allow_internet_access; -1 = nothing */
     json_t *network; /* owned; canonical; NULL = the session's, or the default */
 };
 

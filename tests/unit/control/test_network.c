@@ -320,6 +320,27 @@ static void test_groups_are_the_tenants(void **state)
     expect(&other, 400, "there is no policy");
 }
 
+static void test_templates_bind(void **state)
+{
+    char id[HF_ROW_ID], other[HF_ROW_ID];
+    ask("PUT", "/v1/policies/of-base", "{\"allow_out\":[\"a.example\"],\"templates\":[\"base\"]}", 201,
+        "templates");
+    make("", id);
+    make("\"network\":{\"policies\":[\"of-base\"],\"allowOut\":[\"192.0.2.1\"]}", other);
+    json_auto_t *doc = in_force(id), *twice = in_force(other);
+    assert_true(json_is_false(json_object_get(doc, "allow_internet_access")));
+    assert_true(lists(doc, "allow_out", "a.example"));
+    assert_int_equal(json_array_size(json_object_get(twice, "policies")), 1);
+    end(id);
+    end(other);
+    ask("PUT", "/v1/policies/of-base", "{\"templates\":[\"another\"]}", 200, NULL);
+    make("", id);
+    json_auto_t *open = in_force(id);
+    assert_true(json_is_true(json_object_get(open, "allow_internet_access")));
+    end(id);
+    ask("DELETE", "/v1/policies/of-base", NULL, 204, NULL);
+}
+
 static void test_group_pages(void **state)
 {
     for (int i = 0; i < 5; i++) {
@@ -461,6 +482,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_group_rolls_back),
         cmocka_unit_test(test_groups_are_the_tenants),
+        cmocka_unit_test(test_templates_bind),
         cmocka_unit_test(test_group_pages),
         cmocka_unit_test(test_what_would_happen),
         cmocka_unit_test(test_preview),

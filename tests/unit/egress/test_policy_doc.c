@@ -462,8 +462,9 @@ static void test_merge(void **state)
 static void test_group_members(void **state)
 {
     static const char *const bad[] = {
-        "{\"allowPublicTraffic\":true}",    "{\"egressProxy\":null}", "{\"policies\":[]}",
-        "{\"allow_internet_access\":true}", "{\"deny_out\":[\"x\"]}", "[]"};
+        "{\"allowPublicTraffic\":true}",    "{\"egressProxy\":null}",        "{\"policies\":[]}",
+        "{\"allow_internet_access\":true}", "{\"deny_out\":[\"x\"]}",        "[]",
+        "{\"templates\":\"base\"}",         "{\"templates\":[\"base:tag\"]}"};
     for (size_t i = 0; i < HF_ARRAY_LEN(bad); i++) {
         json_auto_t *request = json_loads(bad[i], 0, NULL);
         json_t *doc = NULL;
@@ -474,6 +475,18 @@ static void test_group_members(void **state)
     /* A group may name domains: who is bound has no internet of its own. */
     json_auto_t *request = json_loads("{\"allow_out\":[\"a.example\"]}", 0, NULL), *doc = NULL;
     assert_int_equal(hf_policy_resolve_group(request, &doc, NULL), 0);
+}
+
+static void test_group_templates(void **state)
+{
+    for (unsigned n = HF_POLICY_TEMPLATES_MAX; n <= HF_POLICY_TEMPLATES_MAX + 1; n++) {
+        json_auto_t *list = json_array(), *doc = NULL;
+        for (unsigned i = 0; i < n; i++)
+            (void)json_array_append_new(list, json_sprintf("t%u", i));
+        json_auto_t *request = json_pack("{s:O}", "templates", list);
+        assert_int_equal(hf_policy_resolve_group(request, &doc, NULL),
+                         n > HF_POLICY_TEMPLATES_MAX ? -EINVAL : 0);
+    }
 }
 
 static void test_shown(void **state)
@@ -533,6 +546,7 @@ int main(void)
         cmocka_unit_test(test_transforms),
         cmocka_unit_test(test_merge),
         cmocka_unit_test(test_group_members),
+        cmocka_unit_test(test_group_templates),
         cmocka_unit_test(test_shown),
         cmocka_unit_test(test_parse_wants_canonical),
     };

@@ -105,6 +105,15 @@ static void test_policies(void **state)
     expect_open("a:b:bound", "\"policies\":[],\"allow_internet_access\":false", "", false);
 }
 
+static void test_templates(void **state)
+{
+    json_decref(call("PUT", "/v1/policies/of-base", "{\"templates\":[\"base\"]}", 201));
+    expect_open("a:b:template", "", "", false); /* bound means restricted */
+    json_decref(call("PUT", "/v1/policies/of-base", "{}", 200));
+    expect_open("a:b:template", "", "", false); /* … and it is kept */
+    expect_open("a:b:free", "", "", true);
+}
+
 static void test_refusals(void **state)
 {
     static const char *const bad[] = {"\"network\":1",
@@ -122,10 +131,8 @@ int main(int argc, char **argv)
 {
     hf_serve_if_asked(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kept),
-        cmocka_unit_test(test_default),
-        cmocka_unit_test(test_policies),
-        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_kept),      cmocka_unit_test(test_default),  cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_templates), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, group_up, group_down);
 }
