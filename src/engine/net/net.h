@@ -4,7 +4,7 @@
  *   box netns                fabric netns  /run/netns/holdfast-<id>            host netns
  *   eth0 10.117.a.b/31 ───── hf<key>   forward chain: policy per box           hf-<id>  table inet
  * holdfast-<id> default via the other    lo: resolver address ◄─ DNS listener (netd)       masquerade, input
- * closed address of the /31       REDIRECT ◄─ L7 listener (netd)   hfup ─────────── uplink /30 + IPv6
+ * closed address of the /31       REDIRECT ◄─ L7 listener (netd)   hfup ─────────── uplink /29 + IPv6
  *
  * Why a namespace between box and host: the host's own firewall and sysctls neither weaken nor break a
  * policy, the host gets one small table and one interface, boxes can't reach the host's listeners even if a
@@ -39,7 +39,7 @@ struct hf_net_config {
     const char
         *subnet4; /* of boxes, seen inside the fabric only; default "10.117.0.0/16", at least /16 … /20 */
     const char *subnet6; /* default "fd68:6f6c:6466:1::/64" */
-    const char *uplink4; /* pool of which a free /30 is taken for the uplink; default "10.118.0.0/16" */
+    const char *uplink4; /* pool of which a free /29 is taken for the uplink; default "10.118.0.0/16" */
     const char *uplink6; /* likewise a /64 of it; default "fd68:6f6c:6466:ff00::/56" */
     bool ipv6;           /* false: boxes have IPv4 only */
 };
