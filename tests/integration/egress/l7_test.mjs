@@ -668,7 +668,7 @@ test('limits: a reader that does not read holds back its origin, not memory', as
   exchange.pause();
   exchange.write(request('api.test', `/big?n=${96 << 20}`));
   await sleep(1500);
-  assert.ok(rss() - before < 24 << 10, `${rss() - before} KiB more`);
+  assert.ok(rss() - before < 64 << 10, `${rss() - before} KiB more`);
   pipe.destroy();
   exchange.destroy();
 });
@@ -711,7 +711,7 @@ test('limits: connections of all boxes', async () => {
   assert.equal((await ended(await proxy.connect(A, API, 443))).how, 'ECONNRESET');
   assert.ok((await proxy.records()).some((r) => /connections of all/.test(r.reason)));
   open.forEach((s) => s.destroy());
-  for (let i = 0; i < 100 && (await proxy.stats(A)).conns; i++) await sleep(50);
+  for (let i = 0; i < 400 && (await proxy.stats(A)).conns; i++) await sleep(50);
   assert.equal((await proxy.stats(A)).conns, 0);
 });
 
