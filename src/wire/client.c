@@ -54,6 +54,18 @@ static void on_kick_closed(uv_handle_t *h)
     maybe_free(c);
 }
 
+/* An exchange that the end of the connection breaks: not one whose whole response waits for its user. */
+static struct hf_cx *broken_one(const struct hf_client *c)
+{
+    hf_list_foreach(it, &c->exchanges)
+    {
+        struct hf_cx *cx = hf_list_entry(it, struct hf_cx, node);
+        if (!cx->fin)
+            return cx;
+    }
+    return NULL;
+}
+
 static void on_stream_closed(uv_handle_t *h)
 {
     struct hf_client *c = h->data;
@@ -62,8 +74,8 @@ static void on_stream_closed(uv_handle_t *h)
     c->handles--;
     enter(c);
     bool unsent = c->write_failed || (c->tls && !hf_tls_ready(c->tls));
-    while (!hf_list_empty(&c->exchanges))
-        hf_cx_failed(hf_list_entry(c->exchanges.next, struct hf_cx, node), c->broken, unsent);
+    for (struct hf_cx *cx = broken_one(c); cx; cx = broken_one(c))
+        hf_cx_failed(cx, c->broken, unsent);
     hf_client_going(c);
     leave(c);
 }
@@ -82,7 +94,7 @@ void hf_client_die(struct hf_client *c, int r)
 static void on_kick(uv_timer_t *t)
 {
     struct hf_client *c = t->data;
-    if (c->closing)
+    if (c->closing && !c->h2)
         return;
     enter(c);
     if (c->h2)
@@ -94,7 +106,7 @@ static void on_kick(uv_timer_t *t)
 
 void hf_client_kick(struct hf_client *c)
 {
-    if (!c->closing && !c->done)
+    if ((!c->closing || c->h2) && !c->done)
         (void)uv_timer_start(&c->kick, on_kick, 0, 0);
 }
 

@@ -213,10 +213,28 @@ static int on_header(nghttp2_session *s, const nghttp2_frame *frame, const uint8
     return bad ? NGHTTP2_ERR_TEMPORAL_CALLBACK_FAILURE : 0;
 }
 
+/* Freed exchanges keep their memory while callbacks run, so an address stands for one of them only. */
+static bool still_there(const struct hf_client *c, const struct hf_cx *cx)
+{
+    hf_list_foreach(it, &c->exchanges)
+    {
+        if (hf_list_entry(it, struct hf_cx, node) == cx)
+            return true;
+    }
+    return false;
+}
+
 /* The response is over for its user. */
 static void complete(struct hf_cx *cx)
 {
     struct hf_client *c = cx->client;
+    struct hf_field f[HF_CLIENT_HEADERS_MAX];
+    if (cx->has_trailers && cx->ops->on_trailers) {
+        cx->has_trailers = false;
+        cx->ops->on_trailers(cx, f, hf_fields_unpack(&cx->fields, f));
+        if (!still_there(c, cx) || cx->paused)
+            return;
+    }
     if (!cx->ended || nghttp2_session_get_stream_local_close(c->h2, cx->id) == 0)
         hf_h2c_cancel(cx); /* the rest of the request is not wanted any more */
     else
@@ -232,8 +250,7 @@ static int heard_head(struct hf_cx *cx, nghttp2_session *s, bool end)
     struct hf_field f[HF_CLIENT_HEADERS_MAX];
     size_t n = hf_fields_unpack(&cx->fields, f);
     if (cx->answered) {
-        if (cx->ops->on_trailers && n)
-            cx->ops->on_trailers(cx, f, n);
+        cx->has_trailers = n > 0; /* they follow the body, which may be waiting */
         return 0;
     }
     if (cx->status >= 200) {
@@ -399,16 +416,6 @@ static void release_held(struct hf_cx *cx)
     hf_buf_done(&held);
 }
 
-static bool still_there(const struct hf_client *c, const struct hf_cx *cx)
-{
-    hf_list_foreach(it, &c->exchanges)
-    {
-        if (hf_list_entry(it, struct hf_cx, node) == cx)
-            return true;
-    }
-    return false;
-}
-
 /* One exchange's turn; it may be gone afterwards. */
 static void turn(struct hf_client *c, struct hf_cx *cx)
 {
@@ -428,10 +435,10 @@ static void turn(struct hf_client *c, struct hf_cx *cx)
         complete(cx);
 }
 
-/* Zombies keep their memory while callbacks run, so an address stands for one exchange only. */
 void hf_h2c_kick(struct hf_client *c)
 {
-    if (c->closing || c->receiving)
+    bool over = !c->stream; /* what has come whole is still handed on */
+    if ((c->closing && !over) || c->receiving)
         return;
     send_all(c);
     struct hf_cx *all[HF_CLIENT_STREAMS_MAX];
@@ -442,7 +449,7 @@ void hf_h2c_kick(struct hf_client *c)
         if (n < HF_CLIENT_STREAMS_MAX && (cx->want_drain || cx->held.n || cx->fin))
             all[n++] = cx;
     }
-    for (size_t i = 0; i < n && !c->closing; i++)
+    for (size_t i = 0; i < n && (!c->closing || over); i++)
         if (still_there(c, all[i]))
             turn(c, all[i]);
     if (n)

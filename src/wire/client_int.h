@@ -55,6 +55,7 @@ struct hf_cx {
     size_t body_off;
     struct hf_buf held; /* of the response, while paused */
     bool fin;           /* the response is complete */
+    bool has_trailers;  /* … and fields are its trailers */
     uint32_t error;     /* why the stream was reset */
 };
 

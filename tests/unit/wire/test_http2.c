@@ -427,6 +427,25 @@ static void test_connection_lost(void **state)
     hf_client_close(hf_take_ptr(client));
 }
 
+/* An answer that came whole is whole, even if the connection ended before its user took it. */
+static void test_connection_ends_while_paused(void **state)
+{
+    ans.pause = true;
+    struct hf_cx *cx = ask_with("GET", "/stream", 0, &ans);
+    NET_WAIT(&loop, ans.body.n);
+    net_pump(&loop, 20);
+    hf_conn_close(hf_list_entry(server->conns.next, struct hf_conn, node), true);
+    NET_WAIT(&loop, gones);
+    assert_false(ans.end || ans.failed);
+    assert_int_equal(ans.trailers, 0); /* they come behind the body */
+    ans.pause = false;
+    hf_cx_resume(cx);
+    NET_WAIT(&loop, ans.end || ans.failed);
+    assert_true(ans.end);
+    assert_string_equal(ans.body.p, "hello world");
+    assert_int_equal(ans.trailers, 1);
+}
+
 static void test_over_tls(void **state)
 {
     struct hf_err err;
@@ -740,10 +759,14 @@ int main(void)
     (void)signal(SIGPIPE, SIG_IGN);
 #define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
     const struct CMUnitTest tests[] = {
-        T(test_exchanges),        T(test_bodies),   T(test_many_at_once),     T(test_backpressure),
-        T(test_head_is_the_same), T(test_cancel),   T(test_server_goes),      T(test_connection_lost),
-        T(test_over_tls),         T(test_floods),   T(test_too_many_streams), T(test_strict_heads),
-        T(test_large_head),       T(test_timeouts), T(test_preface),
+        T(test_exchanges),        T(test_bodies),
+        T(test_many_at_once),     T(test_backpressure),
+        T(test_head_is_the_same), T(test_cancel),
+        T(test_server_goes),      T(test_connection_lost),
+        T(test_over_tls),         T(test_connection_ends_while_paused),
+        T(test_floods),           T(test_too_many_streams),
+        T(test_strict_heads),     T(test_large_head),
+        T(test_timeouts),         T(test_preface),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
