@@ -39,8 +39,8 @@ void hf_cnet_tenant_changed(struct hf_cnet *n, const char *tenant, hf_done_cb cb
 /* PEM of the tenant's CA, made (and stored) at the first use; valid until the loop's next turn. NULL with
  * err. */
 const char *hf_cnet_ca(struct hf_cnet *n, const char *tenant, struct hf_err *err);
-/* The policy of this document needs TLS interception (some rule has a path, method, audit full or injects).
- */
+/* The policy of this document needs TLS interception: some rule speaks of a host on https and does not simply
+ * deny it. */
 bool hf_cnet_needs_ca(const json_t *merged_doc);
 /* Counters of a box from netd, as its GET /boxes/<key>: cb(arg, object or NULL). */
 void hf_cnet_counters(struct hf_cnet *n, uint32_t key, void (*cb)(void *arg, const json_t *v), void *arg);

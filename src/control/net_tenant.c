@@ -216,16 +216,20 @@ const char *hf_cnet_ca(struct hf_cnet *n, const char *tenant, struct hf_err *err
     return t->ca_cert;
 }
 
+/* As the proxy does it: every host that a rule speaks of is intercepted on https, but one that is denied
+ * whatever is asked of it never gets to see a certificate. */
 bool hf_cnet_needs_ca(const json_t *merged_doc)
 {
     const json_t *rule;
     size_t i;
     json_array_foreach(json_object_get(merged_doc, "rules"), i, rule)
     {
+        const char *scheme = json_string_value(json_object_get(rule, "scheme"));
         const char *path = json_string_value(json_object_get(rule, "path"));
-        const char *audit = json_string_value(json_object_get(rule, "audit"));
-        if ((path && *path) || json_array_size(json_object_get(rule, "methods")) ||
-            json_array_size(json_object_get(rule, "inject")) || (audit && strcmp(audit, "full") == 0))
+        const char *action = json_string_value(json_object_get(rule, "action"));
+        bool plain = scheme && strcmp(scheme, "http") == 0;
+        bool whole = !(path && *path) && json_array_size(json_object_get(rule, "methods")) == 0;
+        if (!plain && !(whole && action && strcmp(action, "deny") == 0))
             return true;
     }
     return false;

@@ -98,3 +98,11 @@ test('a session keeps what it may reach', async (t) => {
   assert.equal((await curl(second, 'http://allowed.example/')).stdout, '200')
   assert.notEqual((await curl(second, 'http://other.example/')).code, 0)
 })
+
+test('a rule that looks at nothing but the host: its TLS is trusted', async (t) => {
+  await ok(['policy', 'set', 'e2e-plain', '-'], JSON.stringify({ rules: [{ host: 'api.model.example', name: 'all of it' }, { host: 'allowed.example', action: 'deny' }] }))
+  const id = await create(t, '--policy', 'e2e-plain')
+  t.after(() => holdfast(['policy', 'rm', 'e2e-plain']))
+  assert.deepEqual(await curl(id, 'https://api.model.example/x'), { code: 0, stdout: '200', stderr: '' })
+  assert.notEqual((await curl(id, 'https://allowed.example/')).code, 0)
+})
