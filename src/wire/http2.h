@@ -54,7 +54,7 @@ struct hf_h2_stream {
     /* the response */
     struct hf_buf out, out_trailers;
     size_t out_off;
-    bool has_body, out_end, sent_end;
+    bool has_body, head_waits, out_end, sent_end;
     uint64_t last_ms; /* of progress in either direction */
     size_t seen_queue;
 };

@@ -109,16 +109,13 @@ static void submitted(struct hf_req *r, int e)
     hf_conn_mark(r->conn);
 }
 
-void hf_h2_res_head(struct hf_req *r, int status, const char *ctype, int64_t length, bool body)
+static void submit_head(struct hf_req *r, int status, const char *ctype, int64_t length, bool body)
 {
     struct hf_h2_stream *st = r->stream;
     nghttp2_nv v[FIELDS_MAX + 4];
     char code[16], len[24];
     int k = snprintf(code, sizeof(code), "%d", status);
     size_t n = 0;
-    r->res_started = true;
-    r->status = status;
-    r->expect = false;
     v[n++] = nv(HF_STR(":status"), (struct hf_str){code, (size_t)k});
     if (ctype)
         v[n++] = nv(HF_STR("content-type"), hf_str_c(ctype));
@@ -131,6 +128,18 @@ void hf_h2_res_head(struct hf_req *r, int status, const char *ctype, int64_t len
     st->has_body = body;
     submitted(r, nghttp2_submit_response(st->h2->session, st->id, v, n, body ? &data : NULL));
     hf_buf_clear(&r->extra);
+}
+
+void hf_h2_res_head(struct hf_req *r, int status, const char *ctype, int64_t length, bool body)
+{
+    r->res_started = true;
+    r->status = status;
+    r->expect = false;
+    /* Nothing but trailers can follow: hf_h2_res_end knows. Without them the head ends the stream, which is
+     * how gRPC tells a failure. */
+    r->stream->head_waits = body && length == 0;
+    if (!r->stream->head_waits)
+        submit_head(r, status, ctype, length, body);
 }
 
 void hf_h2_res_interim(struct hf_req *r, int status)
@@ -178,6 +187,9 @@ static int keep_trailer(struct hf_buf *b, const char *name, const char *value)
 void hf_h2_res_end(struct hf_req *r, const char *const *pairs, size_t n)
 {
     struct hf_h2_stream *st = r->stream;
+    if (st->head_waits)
+        submit_head(r, r->status, NULL, 0, n > 0);
+    st->head_waits = false;
     for (size_t i = 0; st->has_body && i < n; i++)
         if (keep_trailer(&st->out_trailers, pairs[2 * i], pairs[2 * i + 1]) < 0)
             hf_log_warn("trailer dropped: too many bytes", "name=%s", hf_log_quote(pairs[2 * i]));

@@ -95,7 +95,12 @@ static void on_request(void *self, struct hf_req *req)
         describe(req);
     else if (hf_str_eq(p, "/stream"))
         stream(req);
-    else if (hf_str_eq(p, "/short")) {
+    else if (hf_str_eq(p, "/none") || hf_str_eq(p, "/only")) {
+        const char *const trailers[] = {"x-sum", "7"};
+        hf_res_header(req, "X-Head", "1");
+        hf_res_begin(req, 200, 0);
+        hf_res_end_trailers(req, trailers, hf_str_eq(p, "/only"));
+    } else if (hf_str_eq(p, "/short")) {
         hf_res_begin(req, 200, 10);
         (void)hf_res_write(req, "abc", 3);
         hf_res_end(req);
@@ -395,7 +400,7 @@ static void test_cancel(void **state)
     assert_false(ans.end);
     answer_done(&ans);
     /* An answer before the body's end: complete for the client, whose rest is not wanted. */
-    cx = ask_with("POST", "/none", -1, &ans);
+    cx = ask_with("POST", "/early", -1, &ans);
     (void)hf_cx_write(cx, "abc", 3);
     NET_WAIT(&loop, ans.end || ans.failed);
     assert_true(ans.end);
@@ -587,6 +592,8 @@ static void test_too_many_streams(void **state)
 
 /* One request with this header block; the first frame that answers it: its type, and for HEADERS *ret_first
  * is the first byte of the block. */
+static unsigned raw_flags; /* of that frame */
+
 static int raw_request(const char *block, size_t n, unsigned *ret_first)
 {
     struct hf_buf b;
@@ -602,6 +609,7 @@ static int raw_request(const char *block, size_t n, unsigned *ret_first)
             size_t len = (size_t)f[0] << 16 | (size_t)f[1] << 8 | f[2];
             if (f[8] == 1 && f[3] != NGHTTP2_WINDOW_UPDATE && i + 9 + len <= raw_in.n) {
                 type = f[3];
+                raw_flags = f[4];
                 *ret_first = f[9];
                 break;
             }
@@ -677,6 +685,25 @@ static void test_strict_heads(void **state)
             "a");
     assert_true(t == NGHTTP2_RST_STREAM || first == 0x8c);
     assert_int_equal(requests, before + 2); /* none of those reached the handler */
+}
+
+/* A head that ends the stream, and one that only trailers follow. */
+static void test_empty_bodies(void **state)
+{
+    unsigned first;
+    assert_int_equal(RAW("\x82\x86\x44\x05/none\x01\x01"
+                         "a"),
+                     NGHTTP2_HEADERS);
+    assert_true(raw_flags & NGHTTP2_FLAG_END_STREAM);
+    assert_int_equal(RAW("\x82\x86\x44\x05/only\x01\x01"
+                         "a"),
+                     NGHTTP2_HEADERS);
+    assert_false(raw_flags & NGHTTP2_FLAG_END_STREAM);
+    get("/none");
+    assert_true(net_has(&ans.fields, "[x-head=1]") && !ans.trailers);
+    get("/only");
+    assert_true(net_has(&ans.fields, "[x-head=1]") && net_has(&ans.fields, "[x-sum=7]"));
+    assert_int_equal(ans.trailers, 1);
 }
 
 static void test_large_head(void **state)
@@ -766,7 +793,8 @@ int main(void)
         T(test_over_tls),         T(test_connection_ends_while_paused),
         T(test_floods),           T(test_too_many_streams),
         T(test_strict_heads),     T(test_large_head),
-        T(test_timeouts),         T(test_preface),
+        T(test_empty_bodies),     T(test_timeouts),
+        T(test_preface),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
