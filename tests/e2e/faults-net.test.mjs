@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
-import { test } from 'node:test'
+import { after, afterEach, test } from 'node:test'
 import { Sandbox } from 'e2b'
 import { Daemon } from './lib/daemon.mjs'
 import { netbox, probe, tcp, resolve, get } from './lib/net.mjs'
@@ -27,6 +27,10 @@ async function make(sdk, opts) {
   return sbx
 }
 
+// A test that failed half-way leaves a daemon and sandboxes; the next one, and the end, want neither.
+afterEach(() => daemon.finish(), { timeout: 60_000 })
+after(() => daemon.child?.kill('SIGKILL'))
+
 const netdPid = () => Number(JSON.parse(sh('curl', '-s', '--unix-socket', `${daemon.runDir}/net/netd.sock`, 'http://x/status')).pid)
 
 test('the daemon is killed: policies hold, names are answered, open flows go on; the next one takes over', async () => {
@@ -35,7 +39,7 @@ test('the daemon is killed: policies hold, names are answered, open flows go on;
   // A program in the box writes down what it finds every 200 ms, without anybody outside.
   await sbx.files.write('/tmp/watch.py', `import json, subprocess, time
 while True:
-    out = subprocess.run(['python3', '/tmp/netbox.py', json.dumps([{'op': 'http', 'url': 'http://allowed.example/'}, {'op': 'tcp', 'host': '198.51.100.30', 'port': 80, 'read': 0}, {'op': 'resolve', 'name': 'evil.example'}])], capture_output=True, text=True).stdout
+    out = subprocess.run(['python3', '/tmp/netbox.py', json.dumps([{'op': 'http', 'url': 'http://allowed.example/'}, {'op': 'tcp', 'host': '198.51.100.30', 'port': 7, 'read': 0}, {'op': 'resolve', 'name': 'evil.example'}])], capture_output=True, text=True).stdout
     r = json.loads(out)
     open('/tmp/watch.log', 'a').write(json.dumps([r[0]['status'] if isinstance(r[0], dict) else r[0], r[1], r[2]]) + '\\n')
 `)
@@ -65,7 +69,7 @@ while True:
   }, { timeoutMs: 10_000 })
   assert.equal(flow.end, 'alive')
   await again.updateNetwork({ denyOut: ALL, allowOut: ['198.51.100.30'] })
-  assert.deepEqual(await probe(again, tcp('198.51.100.30'), tcp('198.51.100.20')), ['open', 'refused'])
+  assert.deepEqual(await probe(again, tcp('198.51.100.30', 7), tcp('198.51.100.20', 7)), ['open:x', 'refused'])
   await daemon.finish()
 })
 
@@ -74,12 +78,12 @@ test('netd is killed: the kernel’s policy stays closed, a new netd gets everyt
   const sbx = await make(sdk, { network: { denyOut: ALL, allowOut: ['allowed.example', '198.51.100.20'] } })
   const old = netdPid()
   process.kill(old, 'SIGKILL')
-  assert.equal((await probe(sbx, tcp('198.51.100.30')))[0].startsWith('open'), false)
-  assert.equal((await probe(sbx, tcp('198.51.100.20')))[0], 'open')
+  assert.equal((await probe(sbx, tcp('198.51.100.30', 7)))[0].startsWith('open'), false)
+  assert.equal((await probe(sbx, tcp('198.51.100.20', 7)))[0], 'open:x')
   await until('a new netd serves', () => netdPid() !== old, { timeoutMs: 10_000 }).catch(() => undefined)
   await until('names work again', async () => (await probe(sbx, get('http://allowed.example/')))[0].status === 200, { timeoutMs: 10_000, everyMs: 200 })
   const next = await make(sdk, { network: { denyOut: ALL, allowOut: ['198.51.100.30'] } })
-  assert.deepEqual(await probe(next, tcp('198.51.100.30'), tcp('198.51.100.20')), ['open', 'refused'])
+  assert.deepEqual(await probe(next, tcp('198.51.100.30', 7), tcp('198.51.100.20', 7)), ['open:x', 'refused'])
   await daemon.finish()
 })
 

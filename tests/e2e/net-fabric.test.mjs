@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import http from 'node:http'
 import { describe, test } from 'node:test'
 import { Sandbox } from 'e2b'
-import { netbox, probe, tcp, udp, resolve, query, get } from './lib/net.mjs'
+import { netbox, probe, tcp, udp, resolve, get } from './lib/net.mjs'
 import { forget, seen } from './lib/internet.mjs'
 import { api, rejects, sdk, url } from './lib/suite.mjs'
 import { until } from './lib/http.mjs'
@@ -14,6 +14,12 @@ const PRIVATE = ['10.77.0.5', '172.16.9.9', '192.168.9.9', '100.64.9.9', 'fd77::
 const METADATA = ['169.254.169.254', '100.100.100.200', 'fd00:ec2::254', '::ffff:169.254.169.254', '64:ff9b::a9fe:a9fe']
 const DENIED = /^(refused|prohibited|unreachable|no route)$/
 const ALL = ['0.0.0.0/0', '::/0']
+
+async function serveOnHost() {
+  const server = http.createServer((q, s) => s.end('a service of the host'))
+  await new Promise((resolve) => server.listen(0, '::', resolve))
+  return server
+}
 
 const denied = (results, what) => results.forEach((r, i) => assert.match(String(r), DENIED, `${what[i]}: ${r}`))
 
@@ -43,8 +49,8 @@ test('39 network off: no interface, no route, no name, no packet', async (t) => 
 describe('40 metadata and link-local in every mode', () => {
   const modes = {
     'internet on': {},
-    'everything allowed': { network: { allowOut: [...ALL, '169.254.169.254', '100.100.100.200/32', 'fd00:ec2::254', '169.254.0.0/16'] } },
-    'denied but one': { network: { denyOut: ALL, allowOut: ['169.254.169.254', PUBLIC] } },
+    'everything allowed': { network: { allowOut: [...ALL, '169.0.0.0/8', '100.0.0.0/8', '100.64.0.0/10', 'fc00::/7'] } },
+    'denied but one': { network: { denyOut: ALL, allowOut: [PUBLIC] } },
   }
   for (const [name, opts] of Object.entries(modes))
     test(name, async (t) => {
@@ -58,8 +64,13 @@ describe('40 metadata and link-local in every mode', () => {
     })
 })
 
+test('40 a rule that names such an address is refused, with the reason', async () => {
+  for (const a of ['169.254.169.254', '169.254.0.0/16', '127.0.0.1', 'fe80::1', '100.100.100.200'])
+    await rejects(Sandbox.create('base', { ...sdk, network: { allowOut: [a] } }), 'SandboxError', /400: .*which no policy opens/)
+})
+
 test('41 loopback, the host, its gateway, private ranges: closed by default', async (t) => {
-  const service = http.createServer((q, s) => s.end('a service of the host')).listen(0, '::')
+  const service = await serveOnHost()
   t.after(() => service.close())
   const port = service.address().port
   const sbx = await netbox(t)
@@ -71,7 +82,7 @@ test('41 loopback, the host, its gateway, private ranges: closed by default', as
 })
 
 test('41 the host and one private address, each explicitly allowed, work; their neighbours do not', async (t) => {
-  const service = http.createServer((q, s) => s.end('a service of the host')).listen(0, '::')
+  const service = await serveOnHost()
   t.after(() => service.close())
   const port = service.address().port
   const sbx = await netbox(t, { network: { allowOut: ['192.0.2.2', '10.77.0.5', 'fd77::5'] } })

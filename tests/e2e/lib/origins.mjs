@@ -105,7 +105,11 @@ function handle(req, res) {
       return res.end()
     }
     if (url.pathname === '/latest/meta-data/') return send(200, {}, 'the metadata of this machine')
-    send(200, { 'content-type': 'application/json' }, JSON.stringify(seen))
+    // An honest origin does not tell its callers their own credential; an echo would be found in the sandbox.
+    const { raw, ...told } = seen
+    told.headers = { ...seen.headers }
+    for (const name of ['authorization', 'x-key']) delete told.headers[name]
+    send(200, { 'content-type': 'application/json' }, JSON.stringify(told))
   })
 }
 
