@@ -12,10 +12,8 @@
 #define DNS_RATE 500u     /* questions a second and box that reach the resolver's socket, which all share */
 #define GENERATION_MAX 0x7fffffffu /* 0 and 0xffffffff have meanings as connection marks */
 #define SWITCHES 4
-#define TREES 4
 
 static const char *const switch_sets[SWITCHES] = {HF_SET_OPEN, HF_SET_DNS, HF_SET_L7_ALL, HF_SET_NO_QUIC};
-static const char *const tree_sets[TREES] = {HF_SET_ALLOW4, HF_SET_ALLOW6, HF_SET_DENY4, HF_SET_DENY6};
 
 struct learned {
     struct hf_addr addr;
@@ -28,7 +26,7 @@ struct hf_net_box {
     size_t n_ports;
     uint16_t ports[HF_NET_PORTS_MAX];
     uint32_t conns, rate;
-    struct hf_ranges trees[TREES];
+    struct hf_ranges trees[HF_TREES];
     struct hf_ranges singles; /* both families, lo == hi, sorted */
     struct learned *learned;
     size_t n_learned;
@@ -48,7 +46,7 @@ static void box_free(struct hf_net_box *b)
 {
     if (!b)
         return;
-    for (size_t i = 0; i < TREES; i++)
+    for (size_t i = 0; i < HF_TREES; i++)
         hf_ranges_done(&b->trees[i]);
     hf_ranges_done(&b->singles);
     free(b->learned);
@@ -203,8 +201,8 @@ static void put_difference(struct hf_nft *t, bool add, const struct hf_net_box *
         put_generation(t, add, a);
     put_ports(t, add, a, b);
     put_missing(t, add, NULL, a->key, &a->singles, &b->singles, put_single);
-    for (size_t i = 0; i < TREES; i++)
-        put_missing(t, add, tree_sets[i], a->key, &a->trees[i], &b->trees[i], put_range);
+    for (size_t i = 0; i < HF_TREES; i++)
+        put_missing(t, add, hf_tree_set(i, a->key), a->key, &a->trees[i], &b->trees[i], put_range);
 }
 
 /* An element may have expired or not: it is made sure of, then taken away. */
@@ -584,9 +582,10 @@ static int read_lists(struct learning *l)
     int r = 0;
     for (l->which = 0; r == 0 && l->which < SWITCHES; l->which++)
         r = read_set(l, switch_sets[l->which], note_switch);
-    for (l->which = 0; r == 0 && l->which < TREES; l->which++) {
+    for (l->which = 0; r == 0 && l->which < HF_TREES; l->which++) {
         l->family = l->which % 2 ? 6 : 4;
-        r = read_set(l, tree_sets[l->which], note_bound);
+        for (uint32_t shard = 0; r == 0 && shard < HF_TREE_SHARDS; shard++)
+            r = read_set(l, hf_tree_set(l->which, shard), note_bound);
     }
     l->family = 4;
     r = r < 0 ? r : read_set(l, HF_SET_SINGLE4, note_single);
@@ -611,7 +610,7 @@ int hf_net_learn_boxes(struct hf_net *n, struct hf_err *err)
         return hf_err_set(err, r, "reading the sandbox network's sets: %s", strerror(-r));
     struct hf_net_box *b;
     for (size_t pos = 0; (b = hf_map_next(&n->boxes, &pos, NULL));) {
-        for (size_t i = 0; i < TREES; i++)
+        for (size_t i = 0; i < HF_TREES; i++)
             pair_bounds(&b->trees[i]);
         if (b->singles.n)
             qsort(b->singles.v, b->singles.n, sizeof(*b->singles.v), by_address);

@@ -83,10 +83,14 @@ static const char *const sysctls4[][2] = {
     {"net/ipv4/ip_forward", "1"},
 };
 static const char *const sysctls6[][2] = {
-    {"net/ipv6/conf/all/disable_ipv6", "0"},        {"net/ipv6/conf/default/disable_ipv6", "0"},
-    {"net/ipv6/conf/all/accept_ra", "0"},           {"net/ipv6/conf/default/accept_ra", "0"},
-    {"net/ipv6/conf/all/accept_redirects", "0"},    {"net/ipv6/conf/default/accept_redirects", "0"},
-    {"net/ipv6/conf/all/accept_source_route", "0"}, {"net/ipv6/conf/default/accept_source_route", "0"},
+    {"net/ipv6/conf/all/disable_ipv6", "0"},
+    {"net/ipv6/conf/default/disable_ipv6", "0"},
+    {"net/ipv6/conf/all/accept_ra", "0"},
+    {"net/ipv6/conf/default/accept_ra", "0"},
+    {"net/ipv6/conf/all/accept_redirects", "0"},
+    {"net/ipv6/conf/default/accept_redirects", "0"},
+    {"net/ipv6/conf/all/accept_source_route", "0"},
+    {"net/ipv6/conf/default/accept_source_route", "0"},
     {"net/ipv6/icmp/ratelimit", "10"},
     {"net/ipv6/conf/all/forwarding", "1"},
 };

@@ -1,5 +1,7 @@
 #include "engine/net/ruleset.h"
 
+#include <stdio.h>
+
 #include "base/id.h"
 #include "engine/net/nft.h"
 
@@ -85,7 +87,8 @@ static const char sets_text[] = "map src4 { typeof iifname . ip saddr : meta mar
                                 "set private4 { type ipv4_addr; flags interval; auto-merge; }\n"
                                 "set private6 { type ipv6_addr; flags interval; auto-merge; }\n";
 
-/* ---- chains; $D4 $D6 resolver, $M4 $M6 $S4 $S6 source addresses of the uplink ---- */
+/* ---- chains; $V the chain's shards, $D4 $D6 resolver, $M4 $M6 $S4 $S6 source addresses of the uplink ----
+ */
 
 struct chain {
     const char *name, *hook, *rules;
@@ -174,6 +177,9 @@ static const struct chain chains[] = {
      " meta mark @dns_on ip6 daddr $D6 tcp dport 53 goto listener\n"
      " tcp dport 15001 ct status dnat goto listener\n"
      " goto deny_never\n"},
+    {"allow_flow", "", " meta mark & 0xf vmap { $V }\n"},
+    {"allow_nat", "", " meta mark & 0xf vmap { $V }\n"},
+    {"deny_flow", "", " meta mark & 0xf vmap { $V }\n"},
     {"listener", "", " meta mark @bytes_out\n accept\n"},
     {"nat_local", "type nat hook input priority 100; policy accept;", " meta mark @opened\n"},
     {"nat_out", "type nat hook postrouting priority srcnat; policy accept;",
@@ -203,10 +209,19 @@ static const struct chain chains[] = {
     {"deny_list", "", LOGGED("deny") " goto refuse\n"},
 };
 
-/* Adds rules with their $ names replaced. */
-static int add_rules(struct hf_buf *b, const char *rules, const struct hf_net_addrs *a,
+static int add_shards(struct hf_buf *b, const char *chain)
+{
+    int r = 0;
+    for (uint32_t i = 0; r == 0 && i < HF_TREE_SHARDS; i++)
+        r = hf_buf_addf(b, "%s%u : jump %s_%u", i ? ", " : "", i, chain, i);
+    return r;
+}
+
+/* Adds a chain's rules with their $ names replaced. */
+static int add_rules(struct hf_buf *b, const struct chain *c, const struct hf_net_addrs *a,
                      const struct hf_uplink *u)
 {
+    const char *rules = c->rules;
     const struct {
         const char *name;
         const struct hf_addr *addr;
@@ -219,6 +234,11 @@ static int add_rules(struct hf_buf *b, const char *rules, const struct hf_net_ad
         rules += plain;
         if (!*rules)
             break;
+        if (rules[1] == 'V') {
+            r = r < 0 ? r : add_shards(b, c->name);
+            rules += 2;
+            continue;
+        }
         for (size_t i = 0; r == 0 && i < HF_ARRAY_LEN(names); i++) {
             char text[HF_ADDR_TEXT];
             if (strncmp(rules + 1, names[i].name, 2) != 0)
@@ -293,7 +313,7 @@ static int add_text(struct hf_buf *b, const struct hf_net_config *cfg, const str
     r = r < 0 ? r : hf_buf_adds(b, "table inet " HF_NFT_TABLE " {\n");
     for (size_t i = 0; r == 0 && i < HF_ARRAY_LEN(chains); i++) {
         r = hf_buf_addf(b, "chain %s {\n", chains[i].name);
-        r = r < 0 ? r : add_rules(b, chains[i].rules, a, u);
+        r = r < 0 ? r : add_rules(b, &chains[i], a, u);
         r = r < 0 ? r : hf_buf_adds(b, "}\n");
     }
     return r < 0 ? r : hf_buf_adds(b, "}\n");
@@ -310,28 +330,46 @@ int hf_ruleset_text(const struct hf_net_config *cfg, const struct hf_uplink *u, 
                  : 0;
 }
 
+#define SHARDS(name)                                                                                       \
+    {                                                                                                      \
+        name "_0", name "_1", name "_2", name "_3", name "_4", name "_5", name "_6", name "_7", name "_8", \
+            name "_9", name "_10", name "_11", name "_12", name "_13", name "_14", name "_15"              \
+    }
+
+const char *hf_tree_set(enum hf_tree tree, uint32_t key)
+{
+    static const char *const names[HF_TREES][HF_TREE_SHARDS] = {SHARDS("allow4"), SHARDS("allow6"),
+                                                                SHARDS("deny4"), SHARDS("deny6")};
+    return names[tree][key % HF_TREE_SHARDS];
+}
+
+/* One shard of a chain that looks into a box's list. */
+static void add_lookup(struct hf_nft *b, const char *name, uint32_t shard, enum hf_tree tree4,
+                       const char *target)
+{
+    char chain[32];
+    (void)snprintf(chain, sizeof(chain), "%s_%u", name, shard);
+    hf_nft_chain(b, chain);
+    hf_nft_flush_chain(b, chain);
+    hf_nft_flow_rule(b, chain, 4, hf_tree_set(tree4, shard), target);
+    hf_nft_flow_rule(b, chain, 6, hf_tree_set(tree4 + 1, shard), target);
+}
+
 int hf_ruleset_trees(int nfnl_fd, struct hf_err *err)
 {
-    static const struct {
-        const char *chain, *set4, *set6, *target;
-    } lists[] = {{"allow_flow", HF_SET_ALLOW4, HF_SET_ALLOW6, "judged"},
-                 {"allow_nat", HF_SET_ALLOW4, HF_SET_ALLOW6, NULL},
-                 {"deny_flow", HF_SET_DENY4, HF_SET_DENY6, "deny_list"}};
-    static const char *const trees[] = {HF_SET_ALLOW4, HF_SET_DENY4, HF_SET_ALLOW6, HF_SET_DENY6};
     struct hf_nft b = {0};
     hf_nft_begin(&b, HF_NFT_TABLE);
     hf_nft_table(&b);
-    for (uint32_t i = 0; i < HF_ARRAY_LEN(trees); i++)
-        hf_nft_tree_set(&b, trees[i], i + 1, i < 2 ? 8 : 20);
     hf_nft_chain(&b, "deny_list");
     hf_nft_chain(&b, "judged");
     hf_nft_flush_chain(&b, "judged");
     hf_nft_note_rule(&b, "judged");
-    for (size_t i = 0; i < HF_ARRAY_LEN(lists); i++) {
-        hf_nft_chain(&b, lists[i].chain);
-        hf_nft_flush_chain(&b, lists[i].chain);
-        hf_nft_flow_rule(&b, lists[i].chain, 4, lists[i].set4, lists[i].target);
-        hf_nft_flow_rule(&b, lists[i].chain, 6, lists[i].set6, lists[i].target);
+    for (uint32_t shard = 0; shard < HF_TREE_SHARDS; shard++) {
+        for (enum hf_tree tree = 0; tree < HF_TREES; tree++)
+            hf_nft_tree_set(&b, hf_tree_set(tree, shard), shard * HF_TREES + tree + 1, tree % 2 ? 20 : 8);
+        add_lookup(&b, "allow_flow", shard, HF_TREE_ALLOW4, "judged");
+        add_lookup(&b, "allow_nat", shard, HF_TREE_ALLOW4, NULL);
+        add_lookup(&b, "deny_flow", shard, HF_TREE_DENY4, "deny_list");
     }
     int r = hf_nft_commit(&b, nfnl_fd, err);
     hf_nft_done(&b);

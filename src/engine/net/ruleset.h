@@ -31,10 +31,6 @@ struct hf_uplink {
 #define HF_SET_SINGLE6 "single6"
 #define HF_SET_LEARNED4 "learned4" /* mark . address, with a timeout */
 #define HF_SET_LEARNED6 "learned6"
-#define HF_SET_ALLOW4 "allow4" /* mark | address: intervals in a tree */
-#define HF_SET_ALLOW6 "allow6"
-#define HF_SET_DENY4 "deny4"
-#define HF_SET_DENY6 "deny6"
 #define HF_SET_RATES "rates" /* mark, with a limit of the box's own */
 #define HF_SET_CONNS "conns"
 #define HF_SET_DNS_RATES "dns_rates"
@@ -44,6 +40,13 @@ struct hf_uplink {
 #define HF_SET_OPENED "opened"
 #define HF_SET_DENIED "denied"
 #define HF_SET_VERSION "version" /* one element: which text this is */
+
+/* Prefixes of boxes, mark | address: intervals in trees. Boxes are spread over several, since the kernel
+ * works through a whole tree when it changes or is read. */
+#define HF_TREE_SHARDS 16u
+enum hf_tree { HF_TREE_ALLOW4, HF_TREE_ALLOW6, HF_TREE_DENY4, HF_TREE_DENY6, HF_TREES };
+/* Static text: the set of a box's list. */
+const char *hf_tree_set(enum hf_tree tree, uint32_t key);
 
 /* Prefixes that no policy opens, and those that are private; with everything that wraps an IPv4 address.
  * NULL-terminated. They agree with hf_addr_class_of (a test holds them to it). */
