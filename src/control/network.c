@@ -231,6 +231,20 @@ static void set_row(struct hf_sandbox *sb, const char *doc)
     hf_sandbox_network_changed(sb);
 }
 
+/* The next sandbox of the session is to have what this one has now, not what it was made with. */
+static void keep_for_session(struct hf_meta_batch *b, const struct hf_sandbox *sb, const char *doc)
+{
+    hf_auto_session_row struct hf_session_row row = {0};
+    if (!*sb->row.session_id || hf_get_session(sb->c->meta, sb->row.tenant, sb->row.session_id, &row) != 1 ||
+        strcmp(row.sandbox_id, sb->row.id) != 0)
+        return;
+    json_auto_t *metadata = row.metadata ? json_loads(row.metadata, 0, NULL) : NULL;
+    json_auto_t *kept = json_is_object(metadata) ? json_incref(metadata) : json_object();
+    (void)json_object_set_new(kept, HF_NETWORK_KEPT, json_string(doc));
+    hf_auto_free char *text = json_dumps(kept, JSON_COMPACT);
+    hf_set_session_metadata(b, row.id, text);
+}
+
 static void on_restored(void *arg, int r, const struct hf_err *err)
 {
     struct change *ch = arg;
@@ -247,6 +261,7 @@ static void roll_back(struct change *ch, const struct hf_err *why)
     set_row(ch->sb, ch->old);
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_set_sandbox_network(b, ch->sb->row.id, ch->old);
+    keep_for_session(b, ch->sb, ch->old);
     hf_meta_commit(ch->sb->c->meta, b, 0, on_restored, ch);
 }
 
@@ -341,6 +356,7 @@ int hf_network_replace(struct hf_sandbox *sb, const json_t *doc, hf_done_cb cb, 
     sb->c->busy++;
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_set_sandbox_network(b, sb->row.id, ch->doc);
+    keep_for_session(b, sb, ch->doc);
     hf_meta_commit(sb->c->meta, b, 0, on_row, ch);
     return 0;
 }

@@ -4,6 +4,9 @@
 
 #include "control/control.h"
 
+/* Where a session's row keeps the document for its next sandbox: a member of its metadata, as text. */
+#define HF_NETWORK_KEPT "holdfast.network"
+
 /* This host has a fabric and the daemon plugs sandboxes into it. */
 bool hf_network_ready(const struct hf_control *c);
 /* Why it has not; "" when it has. */
@@ -29,7 +32,8 @@ bool hf_network_needs_wire(const json_t *merged);
 /* The sandbox's document names this group. */
 bool hf_network_bound(const struct hf_sandbox *sb, const char *group);
 
-/* Replaces the document of a running sandbox: durable row, then interface, then policy. cb later, exactly
+/* Replaces the document of a running sandbox: durable row (and what its session keeps), then interface, then
+ * policy. cb later, exactly
  * once; with err (503) the old document is back in the row and the old policy in force. -EBUSY (409, no cb)
  * while another change is under way. doc is borrowed. */
 int hf_network_replace(struct hf_sandbox *sb, const json_t *doc, hf_done_cb cb, void *arg,

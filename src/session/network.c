@@ -6,8 +6,6 @@
 #include "session/session_int.h"
 #include "store/net.h"
 
-#define KEY "holdfast.network" /* in the row's metadata; never shown there */
-
 int hf_session_take_network(struct hf_control *c, const char *tenant, const json_t *body,
                             struct session_ask *ask, struct hf_err *err)
 {
@@ -41,10 +39,10 @@ json_t *hf_session_metadata(const struct hf_session_row *row, json_t **ret_netwo
         json_decref(m);
         m = json_object();
     }
-    const char *text = json_string_value(json_object_get(m, KEY));
+    const char *text = json_string_value(json_object_get(m, HF_NETWORK_KEPT));
     if (ret_network)
         *ret_network = text ? json_loads(text, 0, NULL) : NULL;
-    (void)json_object_del(m, KEY);
+    (void)json_object_del(m, HF_NETWORK_KEPT);
     return m;
 }
 
@@ -53,7 +51,7 @@ char *hf_session_metadata_with(json_t *metadata, const json_t *network)
     json_auto_t *m = metadata ? json_copy(metadata) : json_object();
     hf_auto_free char *text = network ? json_dumps(network, JSON_COMPACT) : NULL;
     if (text)
-        (void)json_object_set_new(m, KEY, json_string(text));
+        (void)json_object_set_new(m, HF_NETWORK_KEPT, json_string(text));
     return json_dumps(m, JSON_COMPACT);
 }
 

@@ -5,6 +5,7 @@
 
 #include <cmocka.h>
 
+#include "base/path.h"
 #include "client.h"
 #include "served_modules.h"
 #include "session/session.h"
@@ -83,6 +84,24 @@ static void test_kept(void **state)
     expect_open("a:b:kept", "", "192.0.2.1", true);
 }
 
+static void test_a_change_is_kept(void **state)
+{
+    bool internet;
+    json_auto_t *opened = open_key("a:b:changed", "", 201);
+    hf_auto_free char *path = hf_xasprintf("/sandboxes/%s/network", sandbox_of(opened));
+    json_decref(call("PUT", path, "{\"allow_internet_access\":false,\"allowOut\":[\"192.0.2.9\"]}", 204));
+    free(reached_and_killed(opened, &internet));
+    expect_open("a:b:changed", "", "192.0.2.9", false); /* the next one has not more than this one had */
+    json_auto_t *again = open_key("a:b:changed", "", 201);
+    hf_auto_free char *refuse = hf_xasprintf("%s/refuse", srv.run_dir);
+    hf_auto_free char *other = hf_xasprintf("/sandboxes/%s/network", sandbox_of(again));
+    assert_int_equal(hf_write_file_atomic(refuse, "", 0, 0600), 0);
+    json_decref(call("PUT", other, "{\"allow_internet_access\":true}", 503));
+    assert_int_equal(unlink(refuse), 0);
+    free(reached_and_killed(again, &internet));
+    expect_open("a:b:changed", "", "192.0.2.9", false); /* what was taken back is not kept */
+}
+
 static void test_default(void **state)
 {
     expect_open("a:b:default", "", "", true);
@@ -131,7 +150,8 @@ int main(int argc, char **argv)
 {
     hf_serve_if_asked(argc, argv);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kept),      cmocka_unit_test(test_default),  cmocka_unit_test(test_policies),
+        cmocka_unit_test(test_kept),      cmocka_unit_test(test_a_change_is_kept),
+        cmocka_unit_test(test_default),   cmocka_unit_test(test_policies),
         cmocka_unit_test(test_templates), cmocka_unit_test(test_refusals),
     };
     return cmocka_run_group_tests(tests, group_up, group_down);
