@@ -144,6 +144,7 @@ static bool admit(struct hf_l7 *l, uv_tcp_t *t)
         return false;
     }
     struct hf_l7_conn *c = conn_new(l, b, t);
+    c->src = peer;
     c->dst = dst;
     c->port = port;
     c->src_port = src_port;

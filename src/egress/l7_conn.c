@@ -201,6 +201,7 @@ static void spoke(struct hf_l7_conn *c)
     if (!c->waiting)
         return;
     c->waiting = false;
+    hf_l7_owner_ask(c);
     hf_list_del(&c->node);
     hf_list_add_tail(&c->box->l7, &c->node);
 }

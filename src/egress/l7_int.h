@@ -33,6 +33,8 @@
 #define HF_L7_PIPE_LOW 65536u   /* … until it is down to this */
 #define HF_L7_UPSTREAMS_MAX 16u /* connections to the origin for one connection of a box */
 #define HF_L7_LEAVES_MAX 1024u  /* leaf certificates kept, of all tenants */
+#define HF_L7_OWNERS_MAX 8u     /* questions to one envd at once; beyond, records have no exec */
+#define HF_L7_OWNER_MS 1000u    /* an answer that comes later is not waited for */
 #define HF_L7_SECRET_MAX 16384u /* bytes of an injected header value with its secrets */
 #define HF_L7_PROXY_HEAD_MAX 8192u /* bytes of an HTTP proxy's answer to CONNECT */
 #define HF_L7_READ_SIZE 65536u
@@ -115,6 +117,7 @@ struct hf_l7_conn;
 struct hf_l7_pipe;
 struct hf_l7_up;
 struct hf_l7_bind;
+struct hf_l7_owner;
 
 /* A connection to an origin, ready for use. */
 struct hf_l7_link {
@@ -144,7 +147,7 @@ struct hf_l7_conn {
     bool h2;          /* what the origin agreed to speak, or the box began with */
     unsigned handles; /* not closed yet, and calls that will still come */
     uv_tcp_t *client; /* NULL once somebody else has it */
-    struct hf_addr dst;
+    struct hf_addr src, dst;
     uint16_t src_port, port;
     char host[HF_L7_HOST_MAX]; /* of the SNI; "" = none */
     uv_timer_t timer;
@@ -156,6 +159,7 @@ struct hf_l7_conn {
     /* http and intercept */
     struct hf_list xchgs, clients;
     struct hf_l7_up *client_up; /* a further connection to the origin is being made */
+    struct hf_l7_owner *owner;  /* while envd is asked */
     char *exec;                 /* malloc'ed; whose connection it is, once known */
     /* of a tunnel that began as a request, to judge it again */
     char *tunnel_method, *tunnel_path;
@@ -206,6 +210,10 @@ typedef void (*hf_l7_bind_cb)(void *arg, bool yes);
 int hf_l7_bind(struct hf_l7_conn *c, const char *name, hf_l7_bind_cb cb, void *arg,
                struct hf_l7_bind **ret) HF_MUST_USE;
 void hf_l7_bind_cancel(struct hf_l7_bind *b); /* cb does not come; NULL is fine */
+
+/* ---- l7_owner.c ---- */
+/* Fills c->exec when envd answers. */
+void hf_l7_owner_ask(struct hf_l7_conn *c);
 
 /* ---- l7_up.c ---- */
 /* link: the caller's; its stream is NULL on error. Never called before hf_l7_up returns. */

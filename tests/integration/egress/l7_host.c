@@ -138,6 +138,7 @@ void hf_netd_box_unref(struct hf_netd_box *b)
 {
     if (--b->refs == 0) {
         hf_policy_unref(b->policy);
+        free(b->envd_ctl);
         free(b);
     }
 }
@@ -161,11 +162,11 @@ void hf_record_request(struct hf_netd_box *b, const struct hf_request_record *r)
 {
     char addr[HF_ADDR_TEXT];
     hf_addr_format(&r->addr, addr);
-    say(json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:b,s:I,s:I,s:s}", "event", "request",
+    say(json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:i,s:b,s:I,s:I,s:s,s:s}", "event", "request",
                   "sandbox", b->sandbox, "rule", r->rule, "scheme", r->scheme, "method", r->method, "host",
                   r->host, "path", r->path, "reason", r->reason, "addr", addr, "port", r->port, "status",
                   r->status, "denied", r->denied, "bytes_out", (json_int_t)r->bytes_out, "bytes_in",
-                  (json_int_t)r->bytes_in, "audit", r->audit));
+                  (json_int_t)r->bytes_in, "audit", r->audit, "exec", r->exec));
 }
 
 void hf_record_denial(struct hf_netd_box *b, const char *what, const char *name, const struct hf_addr *addr,
@@ -218,6 +219,8 @@ static int cmd_box(const json_t *o, struct hf_err *err)
     }
     (void)snprintf(b->sandbox, sizeof b->sandbox, "%s", text_of(o, "sandbox"));
     (void)snprintf(b->tenant, sizeof b->tenant, "%s", text_of(o, "tenant"));
+    free(b->envd_ctl);
+    b->envd_ctl = hf_xstrdup(text_of(o, "envd_ctl"));
     hf_policy_unref(b->policy);
     b->policy = p;
     b->policy_generation++;

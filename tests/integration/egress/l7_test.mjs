@@ -1,7 +1,9 @@
 // The L7 egress proxy against real origins: node l7_test.mjs PATH-OF-L7-HOST [name filter]
 import assert from 'node:assert/strict';
 import fs from 'node:fs';
+import http from 'node:http';
 import http2 from 'node:http2';
+import nodeNet from 'node:net';
 import tls from 'node:tls';
 import crypto from 'node:crypto';
 import { fileURLToPath } from 'node:url';
@@ -523,6 +525,35 @@ test('a changed policy cuts what is open and no longer allowed', async () => {
   await sleep(200);
   await proxy.box(A, injecting({ path: '/v1/*' }));
   assert.notEqual((await over).how, 'timeout');
+});
+
+test('records say which exec it was, by the sandbox\'s envd, and do without when it does not answer', async () => {
+  const path = `${dir}/envd.sock`;
+  const asked = [];
+  const envd = http.createServer((req, res) => {
+    let body = '';
+    req.on('data', (d) => { body += d; });
+    req.on('end', () => {
+      asked.push([req.method, req.url, JSON.parse(body)]);
+      res.end(JSON.stringify({ pid: 7, exec: '42' }));
+    });
+  });
+  await new Promise((resolve) => envd.listen(path, resolve));
+  await proxy.box(A, injecting(), { envd_ctl: path });
+  assert.equal((await https(A, API, request('api.test'))).status, 200);
+  assert.equal((await proxy.records())[0].exec, '42');
+  const [[method, url, q]] = asked;
+  assert.deepEqual([method, url, q.address, q.remote_address, q.remote_port], ['POST', '/owner', A, API, 443]);
+  envd.closeAllConnections();
+  await new Promise((resolve) => envd.close(resolve));
+  const mute = nodeNet.createServer(() => {});
+  await new Promise((resolve) => mute.listen(path, resolve));
+  assert.equal((await https(A, API, request('api.test'))).status, 200);
+  assert.equal((await proxy.records())[0].exec, '');
+  await proxy.box(A, injecting(), { envd_ctl: `${dir}/missing.sock` });
+  assert.equal((await https(A, API, request('api.test'))).status, 200);
+  await sleep(1200); // the question to the mute one is given up
+  mute.close();
 });
 
 test('bodies stream both ways with backpressure; trailers arrive', async () => {
