@@ -183,6 +183,9 @@ int hf_network_resolve(struct hf_control *c, const char *tenant, const json_t *r
     struct hf_policy *p = NULL;
     if (r == 0)
         r = hf_policy_parse(merged, &p, err);
+    if (r == 0 && p->n_allow + p->n_deny > HF_NET_ENTRIES_MAX)
+        r = hf_err_http(err, -EINVAL, 400, "network: more than %u addresses with those of the policies",
+                        HF_NET_ENTRIES_MAX);
     hf_policy_unref(p);
     if (r == 0)
         r = hf_cnet_seal_doc(c->net, tenant, doc, err);

@@ -320,6 +320,31 @@ static void test_groups_are_the_tenants(void **state)
     expect(&other, 400, "there is no policy");
 }
 
+/* {"allow_out":[…]} of n addresses under a prefix; malloc'ed. */
+static char *long_list(const char *prefix, unsigned n)
+{
+    json_auto_t *list = json_array();
+    for (unsigned i = 0; i < n; i++)
+        (void)json_array_append_new(list, json_sprintf("%s.%u.%u", prefix, i / 256, i % 256));
+    json_auto_t *doc = json_pack("{s:O}", "allow_out", list);
+    return json_dumps(doc, JSON_COMPACT);
+}
+
+static void test_together_too_long(void **state)
+{
+    static const char *const prefixes[] = {"198.18", "198.51", "203.0"};
+    char name[] = "/v1/policies/long-0";
+    for (unsigned i = 0; i < 3; i++, name[18]++) {
+        hf_auto_free char *body = long_list(prefixes[i], HF_POLICY_CIDRS_MAX);
+        ask("PUT", name, body, 201, NULL);
+    }
+    ask("POST", "/v2/sandboxes",
+        "{\"templateID\":\"base\",\"network\":{\"policies\":[\"long-0\",\"long-1\"]}}", 201, NULL);
+    ask("POST", "/v2/sandboxes",
+        "{\"templateID\":\"base\",\"network\":{\"policies\":[\"long-0\",\"long-1\",\"long-2\"]}}", 400,
+        "more than 16384 addresses");
+}
+
 static void test_templates_bind(void **state)
 {
     char id[HF_ROW_ID], other[HF_ROW_ID];
@@ -488,6 +513,7 @@ int main(int argc, char **argv)
         cmocka_unit_test(test_preview),
         cmocka_unit_test(test_rotation),
         cmocka_unit_test(test_outbound),
+        cmocka_unit_test(test_together_too_long),
     };
     return cmocka_run_group_tests(tests, group_up, group_down);
 }
