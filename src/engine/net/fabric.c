@@ -269,7 +269,10 @@ int hf_net_remove(const struct hf_net_config *cfg, struct hf_err *err)
     r = r < 0 ? r : hf_host_remove(&host, err);
     hf_host_done(&host);
     hf_net_ns_path(cfg->id, path);
-    return r < 0 ? r : hf_ns_unpin(path, err);
+    r = r < 0 ? r : hf_ns_unpin(path, err);
+    if (r == 0)
+        hf_ns_lock_remove(cfg->id);
+    return r;
 }
 
 int hf_net_socket(struct hf_net *n, int domain, int type, int protocol)

@@ -193,15 +193,38 @@ int hf_nft_load(int ns_fd, const char *text, size_t n, struct hf_err *err)
 
 /* ---- lock ---- */
 
+static char *lock_path(const char *id)
+{
+    return hf_xasprintf("%s/net-%s.lock", LOCK_DIR, id);
+}
+
+/* The file that was locked is still the one of that name: its last holder may have removed it. */
+static bool is_current(int fd, const char *path)
+{
+    struct stat a, b;
+    return fstat(fd, &a) == 0 && stat(path, &b) == 0 && a.st_ino == b.st_ino && a.st_dev == b.st_dev;
+}
+
 int hf_ns_lock(const char *id, struct hf_err *err)
 {
     int r = hf_mkdir_p(LOCK_DIR, 0755);
-    hf_auto_free char *path = hf_xasprintf("%s/net-%s.lock", LOCK_DIR, id);
-    hf_auto_close int fd = r < 0 ? r : open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (fd < 0)
-        return hf_err_set(err, r < 0 ? r : -errno, "%s: %s", path, strerror(r < 0 ? -r : errno));
-    while (flock(fd, LOCK_EX) < 0)
-        if (errno != EINTR)
-            return hf_err_set(err, -errno, "locking %s: %s", path, strerror(errno));
-    return hf_take_fd(&fd);
+    hf_auto_free char *path = lock_path(id);
+    if (r < 0)
+        return hf_err_set(err, r, "%s: %s", LOCK_DIR, strerror(-r));
+    for (;;) {
+        hf_auto_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        if (fd < 0)
+            return hf_err_set(err, -errno, "%s: %s", path, strerror(errno));
+        while (flock(fd, LOCK_EX) < 0)
+            if (errno != EINTR)
+                return hf_err_set(err, -errno, "locking %s: %s", path, strerror(errno));
+        if (is_current(fd, path))
+            return hf_take_fd(&fd);
+    }
+}
+
+void hf_ns_lock_remove(const char *id)
+{
+    hf_auto_free char *path = lock_path(id);
+    (void)unlink(path);
 }

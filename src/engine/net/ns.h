@@ -20,3 +20,5 @@ const char *hf_nft_program(void);
 int hf_nft_load(int ns_fd, const char *text, size_t n, struct hf_err *err) HF_MUST_USE;
 /* Exclusive lock that lives with the returned fd: one maker of fabric `id` at a time. */
 int hf_ns_lock(const char *id, struct hf_err *err) HF_MUST_USE;
+/* Removes the lock's file; the caller holds the lock. */
+void hf_ns_lock_remove(const char *id);

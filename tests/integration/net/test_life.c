@@ -52,7 +52,8 @@ static void nothing_is_left(const char *id)
 {
     assert_int_equal(lab_sh(-1, "test -z \"$(nft list tables)\""), 0);
     assert_int_equal(lab_sh(-1, "! ip link show hf-%s 2>/dev/null", id), 0);
-    assert_int_equal(lab_sh(-1, "test ! -e /run/netns/holdfast-%s", id), 0);
+    assert_int_equal(
+        lab_sh(-1, "test ! -e /run/netns/holdfast-%s && test ! -e /run/holdfast/net-%s.lock", id, id), 0);
     assert_false(ipv4_forwarding());
     assert_false(ipv6_forwarding());
 }
@@ -183,11 +184,11 @@ static const char *const points[] = {"net.ns.file",      "net.ns.pinned", "net.r
                                      "net.uplink.made",  "net.uplink",    "net.forward.table",
                                      "net.forward.ipv4", "net.forward"};
 
-/* Another process opens the fabric and is killed there. */
-static void open_until(const char *point)
+/* Another process opens or removes the fabric and is killed there. */
+static void do_until(const char *verb, const char *point)
 {
     hf_auto_free char *kill = hf_xasprintf("HOLDFAST_KILLPOINT=%s", point);
-    char *const argv[] = {(char *)"it-net-life", (char *)"--open", lab.id, NULL}, *const env[] = {kill, NULL};
+    char *const argv[] = {(char *)"it-net-life", (char *)verb, lab.id, NULL}, *const env[] = {kill, NULL};
     pid_t pid;
     int status;
     assert_int_equal(posix_spawn(&pid, "/proc/self/exe", NULL, NULL, argv, env), 0);
@@ -199,12 +200,19 @@ static void open_until(const char *point)
 static void killed_half_way(void **state)
 {
     for (size_t i = 0; i < HF_ARRAY_LEN(points); i++) {
-        open_until(points[i]); /* finished by the next */
+        do_until("open", points[i]); /* finished by the next */
         struct hf_net *n = open_one(&lab.cfg);
         works(n, 5);
         hf_net_free(n);
         remove_one(&lab.cfg);
-        open_until(points[i]); /* or removed */
+        do_until("open", points[i]); /* or removed */
+        remove_one(&lab.cfg);
+        nothing_is_left(lab.id);
+    }
+    static const char *const removals[] = {"net.remove.uplink", "net.remove.table"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(removals); i++) {
+        hf_net_free(open_one(&lab.cfg));
+        do_until("remove", removals[i]);
         remove_one(&lab.cfg);
         nothing_is_left(lab.id);
     }
@@ -225,18 +233,19 @@ static void wrong_settings(void **state)
     assert_int_equal(hf_net_open(&c, &n, &err), -EINVAL);
 }
 
-static int open_only(const char *id)
+static int do_only(const char *verb, const char *id)
 {
     const struct hf_net_config cfg = {
         id, "10.117.0.0/16", "fd68:6f6c:6466:1::/64", "10.118.0.0/16", "fd68:6f6c:6466:ff00::/56", true};
     struct hf_net *n;
-    return hf_net_open(&cfg, &n, NULL) < 0;
+    int r = strcmp(verb, "open") == 0 ? hf_net_open(&cfg, &n, NULL) : hf_net_remove(&cfg, NULL);
+    return r < 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc == 3 && strcmp(argv[1], "--open") == 0)
-        return open_only(argv[2]);
+    if (argc == 3)
+        return do_only(argv[1], argv[2]);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(twice),
         cmocka_unit_test(two_on_one_host),
