@@ -159,14 +159,15 @@ static int escort(struct shim *s, int sync_fd, struct hf_err *err)
         r = hf_cg_enter(&s->cg, s->spec.n, s->pid, err);
     if (r == 0)
         r = join_net_and_uts(s, err);
-    if (r == 0 && s->spec.network)
-        r = shim_plug(s, true, err);
     if (r < 0)
         return r;
     r = hear(sync_fd, err);
     if (r == 0) {
         (void)send(sync_fd, "g", 1, MSG_NOSIGNAL);
-        r = hear(sync_fd, err);
+        if (s->spec.network) /* while the child executes envd, which waits for nobody's packets yet */
+            r = shim_plug(s, true, err);
+        if (r == 0)
+            r = hear(sync_fd, err);
     }
     if (r < 0)
         return r;
