@@ -1,5 +1,5 @@
 // What the network of a sandbox costs: throughput through the fabric beside a bare veth pair, and a create with it
-// beside one without. Runs inside the tests' small internet (run.mjs), so the host's own network stays as it is.
+// beside one without. Runs inside the tests' small internet (network.mjs), so the host's own network stays as it is.
 import { execFileSync, spawn } from 'node:child_process'
 import path from 'node:path'
 import { Daemon } from '../e2e/lib/daemon.mjs'
@@ -44,7 +44,7 @@ function client(ns, address) {
 
 const ENTRIES = Array.from({ length: 1000 }, (_, i) => `203.0.${i >> 8}.${i & 255}/32`)
 
-export async function fabric({ n, dir, base }) {
+async function fabric({ rounds: n, data: dir, base }) {
   const daemon = new Daemon({ data: path.join(dir, 'net'), env: { HOLDFAST_WARM_POOL: '2' } })
   await daemon.start()
   const pair = new BarePair()
@@ -66,7 +66,7 @@ export async function fabric({ n, dir, base }) {
       'sandbox, internet on': () => client(open, '198.51.100.10'),
       'sandbox, 1,000 entries': () => client(listed, '198.51.100.10'),
     }
-    const results = await rounds(Math.max(5, Math.min(n, 15)), subjects, { warmup: 1 })
+    const results = await rounds(n, subjects, { warmup: 1 })
     api.close()
     const bare = results['bare veth pair'].p50
     return {
@@ -85,7 +85,7 @@ export async function fabric({ n, dir, base }) {
 }
 
 // A create from the pool, by a daemon with the network on and by one with it off; both run the same requests in turn.
-export async function createNet({ n, dir, base }) {
+async function createNet({ rounds: n, data: dir, base }) {
   const start = async (name, network) => {
     const daemon = new Daemon({ data: path.join(dir, name), env: { HOLDFAST_WARM_POOL: '8', HOLDFAST_NETWORK: network } })
     await daemon.start()
@@ -105,7 +105,7 @@ export async function createNet({ n, dir, base }) {
       await box.kill(who.api, r.json)
       await sleep(60) // the pool fills again
     }
-    for (let i = -3; i < n; i++) {
+    for (let i = -3; i < 5 * n; i++) {
       await one(off, 'off')
       await one(on, 'on')
       await one(on, 'lists', { denyOut: ['0.0.0.0/0'], allowOut: ['198.51.100.0/24', 'allowed.example'] })
@@ -128,3 +128,5 @@ export async function createNet({ n, dir, base }) {
     }
   }
 }
+
+export const figures = { fabric, create: createNet }
