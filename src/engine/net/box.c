@@ -291,14 +291,32 @@ static int change(struct hf_net *n, uint32_t key, const struct hf_net_box *new, 
     return t->n ? hf_nft_commit(t, n->nfnl_fd, err) : 0;
 }
 
+static int learn_again(struct hf_net *n, struct hf_err *err)
+{
+    hf_net_free_boxes(n);
+    return hf_net_learn_boxes(n, err);
+}
+
+/* A box that this process does not know may be another's work: its elements are learned first, or they would
+ * stay beside the new ones. */
+static int learn_missing(struct hf_net *n, uint32_t key, struct hf_err *err)
+{
+    struct hf_net_addrs a;
+    struct hf_nft_elem e = {0};
+    struct hf_nft_found f;
+    if (find(n, key) || hf_net_addrs(&n->cfg, key, &a) < 0)
+        return 0;
+    hf_nft_key_ifname(&e, a.ifname);
+    return hf_nft_get(n->nfnl_fd, HF_NFT_TABLE, HF_SET_BOXES, &e, &f) == 0 ? learn_again(n, err) : 0;
+}
+
 /* Memory and kernel differ only if somebody else wrote to the table: read it again, then once more. */
 static int change_twice(struct hf_net *n, uint32_t key, const struct hf_net_box *new, struct hf_err *err)
 {
     struct hf_err why = {0};
     int r = change(n, key, new, &why);
     if (r == -ENOENT || r == -EEXIST) {
-        hf_net_free_boxes(n);
-        r = hf_net_learn_boxes(n, err);
+        r = learn_again(n, err);
         return r < 0 ? r : change(n, key, new, err);
     }
     return r < 0 ? hf_err_set(err, r, "%s", why.msg) : 0;
@@ -307,6 +325,7 @@ static int change_twice(struct hf_net *n, uint32_t key, const struct hf_net_box 
 int hf_net_apply(struct hf_net *n, const struct hf_net_policy *p, struct hf_err *err)
 {
     int r = check(p, err);
+    r = r < 0 ? r : learn_missing(n, p->key, err);
     if (r < 0)
         return r;
     struct hf_net_box *b = box_of(p, find(n, p->key));
@@ -326,9 +345,10 @@ int hf_net_apply(struct hf_net *n, const struct hf_net_policy *p, struct hf_err 
 
 int hf_net_forget(struct hf_net *n, uint32_t key, struct hf_err *err)
 {
-    if (!find(n, key))
-        return 0;
-    int r = change_twice(n, key, NULL, err);
+    int r = learn_missing(n, key, err);
+    if (r < 0 || !find(n, key))
+        return r;
+    r = change_twice(n, key, NULL, err);
     if (r < 0)
         return hf_err_wrap(err, "closing sandbox network %u", key);
     box_free(hf_map_del(&n->boxes, key_text(&key)));
@@ -426,18 +446,6 @@ int hf_net_counters(struct hf_net *n, uint32_t key, struct hf_net_counters *ret)
     return 0;
 }
 
-int hf_net_keys(struct hf_net *n, uint32_t **ret, size_t *ret_n)
-{
-    uint32_t *keys = hf_xcalloc(n->boxes.len + 1, sizeof(*keys));
-    size_t count = 0;
-    struct hf_net_box *b;
-    for (size_t pos = 0; (b = hf_map_next(&n->boxes, &pos, NULL));)
-        keys[count++] = b->key;
-    *ret = keys;
-    *ret_n = count;
-    return 0;
-}
-
 /* ---- what the kernel holds ---- */
 
 struct learning {
@@ -458,6 +466,37 @@ static struct hf_addr address_of(const struct learning *l, const uint8_t *key)
     struct hf_addr a = {.family = l->family};
     memcpy(a.b, key + 4, l->family == 6 ? 16 : 4);
     return a;
+}
+
+struct keys {
+    uint32_t *v;
+    size_t n;
+};
+
+static void note_key(void *arg, const struct hf_nft_found *f)
+{
+    struct keys *k = arg;
+    if ((k->n & (k->n - 1)) == 0) /* doubles */
+        k->v = hf_xrealloc(k->v, HF_MAX(k->n * 2, (size_t)1) * sizeof(*k->v));
+    k->v[k->n++] = f->e.data;
+}
+
+/* From the kernel: another process may be the one that writes. */
+int hf_net_keys(struct hf_net *n, uint32_t **ret, size_t *ret_n)
+{
+    struct keys k = {0};
+    int r, tries = 0;
+    do {
+        k.n = 0;
+        r = hf_nft_dump(n->nfnl_fd, HF_NFT_TABLE, HF_SET_BOXES, note_key, &k);
+    } while (r == -EINTR && ++tries < 3);
+    if (r < 0) {
+        free(k.v);
+        return r;
+    }
+    *ret = k.v ? k.v : hf_xmalloc(sizeof(*k.v));
+    *ret_n = k.n;
+    return 0;
 }
 
 static void note_box(void *arg, const struct hf_nft_found *f)

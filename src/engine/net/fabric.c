@@ -96,7 +96,7 @@ static const char *const sysctls6[][2] = {
 };
 /* A packet in the middle of an unknown connection must not found a new one: it would pass by the listeners.
  * Connections that say nothing for long go, so that they don't hold the box's places. These files exist once
- * connection tracking is in use, and a kernel may lack one. */
+ * connection tracking is in use: after the ruleset. */
 static const char *const sysctls_tracking[][2] = {
     {"net/netfilter/nf_conntrack_tcp_loose", "0"},
     {"net/netfilter/nf_conntrack_tcp_timeout_established", "7440"}, /* RFC 5382: at least 2 h 4 min */

@@ -218,6 +218,36 @@ static void killed_half_way(void **state)
     }
 }
 
+static void without_ipv6(void **state)
+{
+    lab.cfg.ipv6 = false;
+    struct hf_net *n = open_one(&lab.cfg);
+    assert_true(ipv4_forwarding());
+    assert_false(ipv6_forwarding());
+    int box = lab_box(n, 6);
+    assert_int_equal(hf_net_apply(n, &(struct hf_net_policy){.key = 6, .open = true}, NULL), 0);
+    hf_auto_close int four = lab_dial(box, LAB_V4, LAB_PORT, SOON);
+    assert_true(four >= 0);
+    int six = lab_dial(box, LAB_V6, LAB_PORT, SOON);
+    assert_true(six == -ENETUNREACH || six == -EADDRNOTAVAIL);
+    lab_box_end(n, 6, box);
+    hf_net_free(n);
+    remove_one(&lab.cfg);
+    nothing_is_left(lab.id);
+    lab.cfg.ipv6 = true;
+}
+
+/* Router advertisements that the host took before are still taken while it forwards, and after. */
+static void advertisements_of_the_host(void **state)
+{
+    const char *path = "/proc/sys/net/ipv6/conf/inet0/accept_ra";
+    assert_int_equal(hf_write_existing(path, "1"), 0);
+    hf_net_free(open_one(&lab.cfg));
+    assert_int_equal(lab_sh(-1, "test \"$(cat %s)\" = 2", path), 0);
+    remove_one(&lab.cfg);
+    assert_int_equal(lab_sh(-1, "test \"$(cat %s)\" = 1", path), 0);
+}
+
 static void wrong_settings(void **state)
 {
     struct hf_net *n;
@@ -253,6 +283,8 @@ int main(int argc, char **argv)
         cmocka_unit_test(uplinks_avoid_what_is_there),
         cmocka_unit_test(killed_half_way),
         cmocka_unit_test(wrong_settings),
+        cmocka_unit_test(without_ipv6),
+        cmocka_unit_test(advertisements_of_the_host),
     };
     int r = 1;
     if (lab_open(&r) < 0)

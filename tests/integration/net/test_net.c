@@ -530,6 +530,53 @@ static void restart(void **state)
         lab_sh(hf_net_ns_fd(fabric), "! nft list table inet holdfast | grep -E '0x00000011|hf17'"), 0);
 }
 
+/* Two processes have the fabric open; the one that did not make a box's elements still replaces all of them.
+ */
+static void two_openers(void **state)
+{
+    int box = lab_box(fabric, 18);
+    struct hf_net *other = open_fabric(), *first = fabric;
+    const struct hf_cidr allow = lab_cidr("192.0.2.0/24"), deny = lab_cidr("198.51.100.0/24");
+    apply(&(struct hf_net_policy){.key = 18, .open = true, .dns = true, .allow = &allow, .n_allow = 1});
+    hf_auto_free uint32_t *keys = NULL;
+    size_t n = 0;
+    assert_int_equal(hf_net_keys(other, &keys, &n), 0);
+    assert_int_equal(n, 1);
+    assert_int_equal(keys[0], 18);
+    fabric = other;
+    apply(&(struct hf_net_policy){.key = 18, .open = true, .deny = &deny, .n_deny = 1});
+    refused(box, LAB_V4);
+    apply(&(struct hf_net_policy){.key = 18});
+    refused(box, "192.0.2.1");
+    fabric = first;
+    apply(&(struct hf_net_policy){.key = 18, .open = true});
+    reaches(box, LAB_V4);
+    assert_int_equal(hf_net_forget(other, 18, NULL), 0);
+    assert_int_equal(lab_dial(box, LAB_V4, LAB_PORT, BRIEF), -ETIMEDOUT);
+    hf_net_free(other);
+    lab_box_end(fabric, 18, box);
+}
+
+/* IPv6 with somebody else's source: a socket bound to an address that its host does not have. */
+static void spoofed_ipv6(void **state)
+{
+    int box = lab_box(fabric, 19), on = 1;
+    apply(&(struct hf_net_policy){.key = 19, .open = true});
+    hf_auto_close int fd = hf_ns_socket(box, AF_INET6, SOCK_DGRAM, 0);
+    struct sockaddr_storage self, to;
+    struct hf_addr forged = lab_addr("fd68:6f6c:6466:1::99"), dst = lab_addr(LAB_V6);
+    assert_int_equal(setsockopt(fd, SOL_IPV6, IPV6_FREEBIND, &on, sizeof(on)), 0);
+    socklen_t n = hf_addr_to_sockaddr(&forged, 0, &self);
+    assert_int_equal(bind(fd, (struct sockaddr *)&self, n), 0);
+    n = hf_addr_to_sockaddr(&dst, LAB_PORT, &to);
+    assert_int_equal(sendto(fd, "x", 1, 0, (struct sockaddr *)&to, n), 1);
+    struct hf_net_counters c;
+    assert_int_equal(hf_net_counters(fabric, 19, &c), 0);
+    assert_int_equal(c.denied, 1);
+    assert_int_equal(c.packets_out, 0);
+    lab_box_end(fabric, 19, box);
+}
+
 static int set_up(void **state)
 {
     fabric = open_fabric();
@@ -562,6 +609,8 @@ int main(void)
         cmocka_unit_test(denials_are_told),
         cmocka_unit_test(many_entries),
         cmocka_unit_test(restart),
+        cmocka_unit_test(two_openers),
+        cmocka_unit_test(spoofed_ipv6),
     };
     int r = 1;
     if (lab_open(&r) < 0)
