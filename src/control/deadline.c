@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "control/control.h"
+#include "store/net.h"
 
 #define SAMPLER_MS 500u /* granularity of the sampling, not its period */
 
@@ -97,6 +98,7 @@ static void on_pruner(uv_timer_t *t)
     int64_t now = hf_real_ms();
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_prune(b, now - HF_CONTROL_KEEP_ENDED_MS, now - HF_CONTROL_KEEP_ANSWERS_MS);
+    hf_prune_outbound(b, now - (int64_t)c->cfg->outbound_keep * 1000, HF_CONTROL_OUTBOUND_ROWS);
     hf_meta_commit(c->meta, b, HF_META_LAZY, NULL, NULL);
 }
 

@@ -62,7 +62,7 @@ static int load(struct hf_front *f, struct hf_tls_ctx **ret, struct hf_err *err)
     int r = read_pem(f->cert, &cert, err);
     r = r < 0 ? r : read_pem(f->key, &key, err);
     if (r == 0) {
-        r = hf_tls_server_ctx(cert, key, HF_ALPN_HTTP1, ret, err);
+        r = hf_tls_server_ctx(cert, key, HF_ALPN_HTTP1 | HF_ALPN_H2, ret, err);
         if (r < 0)
             hf_err_wrap(err, "%s and %s", f->cert, f->key);
     }

@@ -7,16 +7,15 @@
 #include "control/net_client.h"
 #include "control/seal.h"
 
-#define HF_CNET_WAIT_MS 2000u         /* a change waits that long for netd to come (back) */
-#define HF_CNET_STEP_MS 50u           /* between two attempts to reach it */
-#define HF_CNET_SPAWN_MAX_MS 5000u    /* between two attempts to start it, at most */
-#define HF_CNET_BEAT_MS 10000u        /* between two looks whether it answers */
-#define HF_CNET_HUNG_MAX 3u           /* exchanges in a row without an answer: it is killed */
-#define HF_CNET_STOP_MS 3000u         /* it must have ended within, when the fabric is taken down */
-#define HF_CNET_LOG_MAX (4u << 20)    /* bytes of netd.log; beyond: the newest half goes to netd.log.1 */
-#define HF_CNET_RECORDS_MS 500u       /* between two looks at the records */
-#define HF_CNET_RECORDS_BATCH 65536u  /* bytes of records in one batch; a longer line is broken */
-#define HF_CNET_OUTBOUND_ROWS 1000000 /* outbound records kept at most */
+#define HF_CNET_WAIT_MS 2000u        /* a change waits that long for netd to come (back) */
+#define HF_CNET_STEP_MS 50u          /* between two attempts to reach it */
+#define HF_CNET_SPAWN_MAX_MS 5000u   /* between two attempts to start it, at most */
+#define HF_CNET_BEAT_MS 10000u       /* between two looks whether it answers */
+#define HF_CNET_HUNG_MAX 3u          /* exchanges in a row without an answer: it is killed */
+#define HF_CNET_STOP_MS 3000u        /* it must have ended within, when the fabric is taken down */
+#define HF_CNET_LOG_MAX (4u << 20)   /* bytes of netd.log; beyond: the newest half goes to netd.log.1 */
+#define HF_CNET_RECORDS_MS 500u      /* between two looks at the records */
+#define HF_CNET_RECORDS_BATCH 65536u /* bytes of records in one batch; a longer line is broken */
 
 /* What netd was told of a tenant. */
 struct cnet_tenant {

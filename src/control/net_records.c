@@ -134,8 +134,9 @@ static void commit(struct hf_cnet *n, struct hf_meta_batch *b, const char *file,
     p->offset = offset;
     p->again = again;
     hf_set_outbound_cursor(b, file, offset);
+    /* Beside the hourly pruning: a flood must not fill the disk in between. */
     if (n->tail_batches++ % PRUNE_EVERY == 0)
-        hf_prune_outbound(b, hf_real_ms() - (int64_t)n->cfg->outbound_keep * 1000, HF_CNET_OUTBOUND_ROWS);
+        hf_prune_outbound(b, hf_real_ms() - (int64_t)n->cfg->outbound_keep * 1000, HF_CONTROL_OUTBOUND_ROWS);
     n->tailing = true;
     hf_killpoint("outbound.lines-read");
     /* Lazy: rows and cursor are one transaction, whichever of them a power cut leaves. */

@@ -33,6 +33,9 @@ void hf_serve_if_asked(int argc, char **argv)
         if (hf_config_set(&cfg, sets[i][0], sets[i][1], &err) < 0)
             abort();
     }
+    const char *network = getenv("HF_NETWORK");
+    if (network && hf_config_set(&cfg, "network", network, &err) < 0)
+        abort();
     const char *max = getenv("HF_MAX_SANDBOXES");
     if (max && hf_config_set(&cfg, "max_sandboxes", max, &err) < 0)
         abort();

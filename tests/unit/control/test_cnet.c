@@ -1,6 +1,7 @@
 /* The daemon's side of the network against a fake netd: what is told, when, and what happens when nobody
  * listens. */
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -342,6 +343,43 @@ static void test_group_fans_out(void **state)
     assert_false(allows(told_doc(e, c), "203.0.113.2"));
 }
 
+/* A netd of another version is replaced once; this one is the test itself and can't be ended, so it is used.
+ */
+static void test_other_version(void **state)
+{
+    struct env *e = *state;
+    UNTIL(e->netd.config);
+    hf_fake_netd_down(&e->netd);
+    e->netd.version = "0.0.1";
+    hf_fake_netd_up(&e->netd);
+    UNTIL(e->netd.statuses >= 3 && e->netd.config);
+    (void)made(e, OPEN);
+}
+
+static void on_refused(void *arg, const struct hf_err *err)
+{
+    struct hf_created *cr = arg;
+    cr->done++;
+    if (err)
+        cr->err = *err;
+}
+
+/* An update that netd refuses: 503, and the old document is what counts. */
+static void test_refused_update(void **state)
+{
+    struct env *e = *state;
+    struct hf_sandbox *sb = made(e, OPEN);
+    json_auto_t *doc = resolved(e, "{\"allowOut\":[\"203.0.113.77\"]}");
+    struct hf_created cr = {0};
+    struct hf_err err = {0};
+    e->netd.refuse = true;
+    assert_int_equal(hf_network_replace(sb, doc, on_refused, &cr, &err), 0);
+    hf_harness_wait(&e->h, &cr.done);
+    assert_int_equal(hf_err_http_status(&cr.err), 503);
+    assert_null(strstr(sb->row.network, "203.0.113.77"));
+    assert_true(allows(told_doc(e, sb), "198.51.100.7"));
+}
+
 /* ---- secrets and authorities ---- */
 
 static int put_secret(struct env *e, const char *name, const char *value, int64_t version)
@@ -433,6 +471,32 @@ static void test_authority(void **state)
     struct hf_err err = {0};
     assert_string_equal(hf_cnet_ca(e->n, "default", &err), first);
     assert_string_not_equal(hf_cnet_ca(e->n, "other", &err), first);
+}
+
+/* A running box whose policy begins to need interception trusts the authority before the policy is in force.
+ */
+static void test_authority_comes_later(void **state)
+{
+    struct env *e = *state;
+    struct hf_sandbox *sb = made(e, OPEN);
+    assert_null(strstr(e->h.fake->last_init, "BEGIN CERTIFICATE"));
+    json_auto_t *doc = resolved(e, INTERCEPTED);
+    struct hf_err err = {0};
+    int done = 0;
+    assert_int_equal(hf_network_replace(sb, doc, hf_harness_on_done, &done, &err), 0);
+    hf_harness_wait(&e->h, &done);
+    assert_non_null(strstr(e->h.fake->last_init, "BEGIN CERTIFICATE"));
+    assert_null(strstr(e->h.fake->last_init, "accessToken")); /* nothing else of the box is set again */
+    assert_int_equal(json_array_size(json_object_get(told_doc(e, sb), "rules")), 1);
+    /* a box that can't be told stays with its old policy */
+    struct hf_sandbox *other = made(e, OPEN);
+    e->h.fake->init_status = 500;
+    struct hf_created failed = {0};
+    assert_int_equal(hf_network_replace(other, doc, on_refused, &failed, &err), 0);
+    hf_harness_wait(&e->h, &failed.done);
+    assert_int_equal(hf_err_http_status(&failed.err), 503);
+    assert_int_equal(json_array_size(json_object_get(told_doc(e, other), "rules")), 0);
+    assert_null(strstr(other->row.network, "api.test"));
 }
 
 static void test_proxy_password(void **state)
@@ -595,6 +659,7 @@ static void test_fabric_goes(void **state)
 
 int main(void)
 {
+    (void)signal(SIGPIPE, SIG_IGN); /* as the daemon does: a netd that dies is an error of a write */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(test_create_tells_all, setup, teardown),
         cmocka_unit_test_setup_teardown(test_closed_box_is_not_told, setup, teardown),
@@ -605,7 +670,10 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_silent, setup, teardown),
         cmocka_unit_test_setup_teardown(test_restart, setup, teardown),
         cmocka_unit_test_setup_teardown(test_group_fans_out, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_other_version, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_refused_update, setup, teardown),
         cmocka_unit_test_setup_teardown(test_rotation, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_authority_comes_later, setup, teardown),
         cmocka_unit_test_setup_teardown(test_secret_that_cannot_be_opened, setup, teardown),
         cmocka_unit_test_setup_teardown(test_authority, setup, teardown),
         cmocka_unit_test_setup_teardown(test_proxy_password, setup, teardown),

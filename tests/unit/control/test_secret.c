@@ -204,6 +204,25 @@ static void test_key_file_is_refused(void **state)
     assert_non_null(strstr(TEXT(v, "message"), "0600"));
 }
 
+/* ---- the host ---- */
+
+/* No holdfast-netd lies beside this program, so there can be no network: whoever demands one gets no daemon.
+ */
+static void test_network_is_required(void **state)
+{
+    hf_served_stop(&srv);
+    (void)setenv("HF_NETWORK", "required", 1);
+    hf_served_start(&srv, NULL);
+    (void)unsetenv("HF_NETWORK");
+    assert_int_equal(srv.port, 0);
+    assert_false(hf_served_died(&srv)); /* it ended by itself … */
+    assert_int_equal(srv.pid, 0);
+    hf_auto_free char *log = hf_xasprintf("%s/log", srv.dir);
+    assert_true(file_holds(log, "holdfast-netd is not there")); /* … and says why */
+    hf_served_start(&srv, NULL);                                /* auto: with loopback only */
+    quiet("POST", "/v2/sandboxes", "{\"templateID\":\"base\"}", 201);
+}
+
 /* ---- records ---- */
 
 static bool count_row(void *arg, const struct hf_outbound_row *o)
@@ -272,6 +291,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_pages, setup, teardown),
         cmocka_unit_test_setup_teardown(test_value_is_nowhere, setup, teardown),
         cmocka_unit_test_setup_teardown(test_key_file_is_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_network_is_required, setup, teardown),
         cmocka_unit_test_setup_teardown(test_records_survive_kills, setup, teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
