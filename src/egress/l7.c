@@ -118,6 +118,7 @@ static struct hf_l7_conn *conn_new(struct hf_l7 *l, struct hf_netd_box *b, uv_tc
     client->data = c;
     hf_list_init(&c->xchgs);
     hf_list_init(&c->clients);
+    hf_list_init(&c->held);
     (void)uv_timer_init(l->d->loop, &c->timer);
     c->timer.data = c;
     hf_list_add_head(&b->l7, &c->node);
@@ -218,6 +219,7 @@ int hf_l7_start(struct hf_netd *d, struct hf_err *err)
     l->d = d;
     hf_list_init(&l->leaf_order);
     hf_list_init(&l->dead);
+    hf_list_init(&l->owners);
     l->http = hf_http_server_new(d->loop, &hf_l7_handler, l);
     (void)uv_timer_init(d->loop, &l->reaper);
     l->reaper.data = l;
@@ -248,6 +250,7 @@ void hf_l7_stop(struct hf_netd *d)
     struct hf_netd_box *b;
     while ((b = hf_map_next(&d->boxes, &pos, NULL)))
         end_all(b);
+    hf_l7_owners_end(l);
     hf_l7_reap(l);
     d->l7 = NULL;
     for (unsigned i = 0; i < l->n_listeners; i++)

@@ -54,8 +54,7 @@ static void record(struct hf_l7_xchg *x)
     if (audit == HF_AUDIT_FULL)
         path = hf_req_target(x->req);
     hf_auto_free char *m = hf_str_dup(method), *p = hf_str_dup(path);
-    struct hf_request_record r = {.exec = c->exec ? c->exec : "",
-                                  .rule = x->rule ? x->rule->name : "",
+    struct hf_request_record r = {.rule = x->rule ? x->rule->name : "",
                                   .scheme = hf_l7_scheme(c),
                                   .method = m,
                                   .host = x->to.host,
@@ -69,7 +68,7 @@ static void record(struct hf_l7_xchg *x)
                                   .bytes_out = x->bytes_out,
                                   .bytes_in = x->bytes_in,
                                   .duration_ms = uv_now(c->l7->d->loop) - x->started_ms};
-    hf_record_request(c->box, &r);
+    hf_l7_record(c, &r);
 }
 
 static void on_close(struct hf_req *req)

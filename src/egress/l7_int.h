@@ -35,6 +35,7 @@
 #define HF_L7_LEAVES_MAX 1024u  /* leaf certificates kept, of all tenants */
 #define HF_L7_OWNERS_MAX 8u     /* questions to one envd at once; beyond, records have no exec */
 #define HF_L7_OWNER_MS 1000u    /* an answer that comes later is not waited for */
+#define HF_L7_HELD_MAX 64u      /* records of a connection that wait for it */
 #define HF_L7_SECRET_MAX 16384u /* bytes of an injected header value with its secrets */
 #define HF_L7_PROXY_HEAD_MAX 8192u /* bytes of an HTTP proxy's answer to CONNECT */
 #define HF_L7_READ_SIZE 65536u
@@ -160,7 +161,9 @@ struct hf_l7_conn {
     struct hf_list xchgs, clients;
     struct hf_l7_up *client_up; /* a further connection to the origin is being made */
     struct hf_l7_owner *owner;  /* while envd is asked */
-    char *exec;                 /* malloc'ed; whose connection it is, once known */
+    struct hf_list held;        /* records that wait for it */
+    unsigned n_held;
+    char *exec; /* malloc'ed; whose connection it is, once known */
     /* of a tunnel that began as a request, to judge it again */
     char *tunnel_method, *tunnel_path;
     char tunnel_host[HF_L7_HOST_MAX];
@@ -177,6 +180,7 @@ struct hf_l7 {
     struct hf_map minters, leaves; /* l7_mitm.c */
     struct hf_list leaf_order;     /* least recently used first */
     uint64_t minted, authorities;  /* so far */
+    struct hf_list owners;         /* questions to envds */
     struct hf_list dead;           /* clients to be freed from the loop */
     uv_timer_t reaper;
     char read_buf[HF_L7_READ_SIZE]; /* one for all: bytes are used before the next read */
@@ -214,6 +218,7 @@ void hf_l7_bind_cancel(struct hf_l7_bind *b); /* cb does not come; NULL is fine 
 /* ---- l7_owner.c ---- */
 /* Fills c->exec when envd answers. */
 void hf_l7_owner_ask(struct hf_l7_conn *c);
+void hf_l7_owners_end(struct hf_l7 *l); /* no answer will come */
 
 /* ---- l7_up.c ---- */
 /* link: the caller's; its stream is NULL on error. Never called before hf_l7_up returns. */
@@ -262,4 +267,7 @@ void hf_l7_mitm_start(struct hf_l7_conn *c);
 void hf_l7_mitm_done(struct hf_l7 *l);
 
 /* ---- l7_record.c ---- */
+/* r->exec is filled in here; the record may be written later, so scheme and audit are static. */
+void hf_l7_record(struct hf_l7_conn *c, const struct hf_request_record *r);
+void hf_l7_record_held(struct hf_l7_conn *c); /* envd has answered, or will not */
 void hf_l7_record_pipe(struct hf_l7_conn *c, uint64_t bytes_out, uint64_t bytes_in);

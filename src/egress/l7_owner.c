@@ -9,6 +9,7 @@
 #define EXEC_MAX 64u
 
 struct hf_l7_owner {
+    struct hf_list node;  /* in l7->owners */
     struct hf_l7_conn *c; /* keeps a reference */
     uv_timer_t timer;     /* the time is up, or it is over and everything can be freed */
     uv_connect_t connect;
@@ -38,7 +39,9 @@ static void pipe_closed(uv_handle_t *h)
 static void on_timer(uv_timer_t *t)
 {
     struct hf_l7_owner *o = t->data;
+    hf_list_del(&o->node);
     o->c->owner = NULL;
+    hf_l7_record_held(o->c);
     if (o->cl)
         hf_client_close(hf_take_ptr(o->cl)); /* on_fail of what is open comes at once */
     uv_stream_t *s = hf_take_ptr(o->pipe);
@@ -46,6 +49,12 @@ static void on_timer(uv_timer_t *t)
         uv_close((uv_handle_t *)s, pipe_closed);
     else
         uv_close((uv_handle_t *)t, freed);
+}
+
+void hf_l7_owners_end(struct hf_l7 *l)
+{
+    while (!hf_list_empty(&l->owners))
+        on_timer(&hf_list_entry(l->owners.next, struct hf_l7_owner, node)->timer);
 }
 
 static void over(struct hf_l7_owner *o)
@@ -143,6 +152,8 @@ void hf_l7_owner_ask(struct hf_l7_conn *c)
     o->answer = HF_BUF_INIT(ANSWER_MAX);
     o->pipe = (uv_stream_t *)p;
     c->owner = o;
+    hf_list_init(&o->node);
+    hf_list_add_tail(&c->l7->owners, &o->node);
     c->handles++;
     (void)uv_timer_init(c->l7->d->loop, &o->timer);
     o->timer.data = o;

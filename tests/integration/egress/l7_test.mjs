@@ -749,6 +749,9 @@ test('limits: connections of all boxes', async () => {
 test('it ends without a leak of handles, and the secret was written nowhere', async () => {
   await tenant();
   await proxy.box(A, injecting());
+  const mute = nodeNet.createServer(() => {});
+  await new Promise((resolve) => mute.listen(`${dir}/mute.sock`, resolve));
+  await proxy.box(A, injecting(), { envd_ctl: `${dir}/mute.sock` });
   const t = await secure(A, API);
   t.on('error', () => {});
   t.write(request('api.test', '/slow'));
