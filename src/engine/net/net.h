@@ -118,7 +118,9 @@ struct hf_net_policy {
 int hf_net_apply(struct hf_net *n, const struct hf_net_policy *p, struct hf_err *err) HF_MUST_USE;
 /* Takes all elements of the box away (it may do nothing then). Missing is success. */
 int hf_net_forget(struct hf_net *n, uint32_t key, struct hf_err *err) HF_MUST_USE;
-/* The resolver answered: TCP of the box to that address goes to the L7 listener for ttl_s seconds. */
+/* The resolver answered: TCP of the box to that address goes to the L7 listener for ttl_s seconds, or for as
+ * long as an earlier answer said if that is longer. -ENOENT: the box has no policy; -ENOSPC: 4096 addresses
+ * are known. */
 int hf_net_learn(struct hf_net *n, uint32_t key, const struct hf_addr *a, uint32_t ttl_s) HF_MUST_USE;
 /* Forgets learned addresses of the box. */
 int hf_net_unlearn(struct hf_net *n, uint32_t key) HF_MUST_USE;
@@ -130,7 +132,7 @@ struct hf_net_counters {
     uint64_t denied;      /* packets */
 };
 int hf_net_counters(struct hf_net *n, uint32_t key, struct hf_net_counters *ret) HF_MUST_USE;
-/* Keys that have elements: for the reconciler. malloc'ed. */
+/* Keys that have elements in the kernel, whoever made them: for the reconciler. malloc'ed. */
 int hf_net_keys(struct hf_net *n, uint32_t **ret, size_t *ret_n) HF_MUST_USE;
 
 struct hf_net_denial {

@@ -303,12 +303,12 @@ static void l7_listener(void **state)
     apply(&p);
     struct hf_addr a4 = lab_addr("192.0.2.44"), a6 = lab_addr("2001:db8:1::44");
     refused(box, "192.0.2.44");
-    assert_int_equal(hf_net_learn(fabric, 11, &a4, 1), 0);
+    assert_int_equal(hf_net_learn(fabric, 11, &a4, 2), 0);
     assert_int_equal(hf_net_learn(fabric, 11, &a6, 300), 0);
     expect_redirect(l4, box, "192.0.2.44", 443);
     expect_redirect(l6, box, "2001:db8:1::44", 8080);
     refused(box, "192.0.2.45");
-    usleep(1200000);
+    usleep(2300000);
     refused(box, "192.0.2.44"); /* it expired */
     assert_int_equal(hf_net_learn(fabric, 11, &a4, 1), 0);
     assert_int_equal(hf_net_learn(fabric, 11, &a4, 60), 0); /* longer */
@@ -387,7 +387,7 @@ static void connection_caps(void **state)
     assert_int_equal(lab_echo(fds[0], SOON), 0); /* those that are there go on */
     for (int i = 0; i < 30; i++)
         (void)hf_close(fds[i]);
-    apply(&(struct hf_net_policy){.key = 14, .open = true, .conns_rate = 10});
+    apply(&(struct hf_net_policy){.key = 14, .open = true, .conns_rate = 1});
     int refusals = 0;
     for (int i = 0; i < 40; i++) {
         int fd = lab_dial(box, LAB_V4, LAB_PORT, SOON);
