@@ -201,7 +201,6 @@ static void spoke(struct hf_l7_conn *c)
     if (!c->waiting)
         return;
     c->waiting = false;
-    hf_l7_owner_ask(c);
     hf_list_del(&c->node);
     hf_list_add_tail(&c->box->l7, &c->node);
 }
@@ -277,6 +276,7 @@ void hf_l7_begin(struct hf_l7_conn *c)
     bool inspected = hf_l7_port_inspected(c->box->policy, c->port);
     c->state = HF_L7_FIRST;
     c->started_ms = uv_now(c->l7->d->loop);
+    hf_l7_owner_ask(c); /* at once: a short request's socket is gone soon */
     if (inspected)
         (void)uv_timer_start(&c->timer, on_late, HF_L7_FIRST_MS, 0);
     else
