@@ -23,8 +23,9 @@
 #define HF_CONTROL_SAMPLES_MAX 360u       /* samples kept per sandbox: half an hour */
 #define HF_CONTROL_KEEP_ENDED_MS (7ll * 24 * 3600 * 1000) /* ended sandboxes and their events */
 #define HF_CONTROL_KEEP_ANSWERS_MS (24ll * 3600 * 1000)   /* answers by Idempotency-Key */
-#define HF_CONTROL_OUTBOUND_ROWS 1000000 /* outbound records kept at most, beside the setting outbound_keep \
-                                          */
+#define HF_CONTROL_OUTBOUND_ROWS                                               \
+    1000000 /* outbound records kept at most, beside the setting outbound_keep \
+             */
 #define HF_CONTROL_MOUNTS_MAX 4u
 
 /* Causes, as they appear in rows and events. */

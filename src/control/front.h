@@ -6,8 +6,9 @@
 #include "control/config.h"
 #include "wire/http.h"
 
-#define HF_FRONT_WATCH_MS 2000u /* the files are looked at this often; a change is taken at the second look \
-                                 */
+#define HF_FRONT_WATCH_MS                                                             \
+    2000u /* the files are looked at this often; a change is taken at the second look \
+           */
 #define HF_FRONT_PEM_MAX (1u << 20)
 
 struct hf_front;
