@@ -126,7 +126,10 @@ static int loopback(const struct hf_net_config *cfg, struct hf_err *err)
         return hf_err_set(err, r, "the sandbox network's loopback: %s", strerror(-r));
     struct hf_end e = {
         .fd = fd, .index = lo.index, .n_addrs = cfg->ipv6 ? 2 : 1, .addrs = {{a.dns4, 32}, {a.dns6, 128}}};
-    return hf_rtnl_end(&e, err);
+    r = hf_rtnl_end(&e, err);
+    if (r == 0)
+        hf_rtnl_wait(&e);
+    return r;
 }
 
 static int set_up_inside(void *arg)

@@ -220,7 +220,11 @@ int hf_host_wire(struct hf_host *h, const struct hf_uplink *u, int fabric_fd, st
     }
     r = hf_rtnl_end(&host, err);
     r = r < 0 ? r : hf_rtnl_end(&fabric, err);
-    return r < 0 ? hf_err_wrap(err, "setting up the uplink %s", h->link) : 0;
+    if (r < 0)
+        return hf_err_wrap(err, "setting up the uplink %s", h->link);
+    hf_rtnl_wait(&host);
+    hf_rtnl_wait(&fabric);
+    return 0;
 }
 
 /* ---- forwarding ---- */

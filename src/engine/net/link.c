@@ -77,7 +77,11 @@ int hf_net_link_up(const struct hf_net_config *cfg, int fabric_ns_fd, uint32_t k
     if (r < 0)
         return hf_err_wrap(err, "setting up %s", a.ifname);
     r = hf_rtnl_end(&in, err);
-    return r < 0 ? hf_err_wrap(err, "setting up %s of %s", BOX_IFNAME, a.ifname) : 0;
+    if (r < 0)
+        return hf_err_wrap(err, "setting up %s of %s", BOX_IFNAME, a.ifname);
+    hf_rtnl_wait(&out);
+    hf_rtnl_wait(&in);
+    return 0;
 }
 
 int hf_net_link_down(int fabric_ns_fd, uint32_t key, struct hf_err *err)

@@ -7,7 +7,7 @@
 #include <linux/veth.h>
 
 #define READY_MAX_US 2000000u
-#define READY_STEP_US 200u
+#define READY_STEP_US 100u
 #define QUEUES 1u /* the kernel would make one a processor: memory and time for each box */
 
 /* ---- links ---- */
@@ -22,6 +22,7 @@ static int note_link(void *arg, const struct nlmsghdr *h)
     hf_nl_parse(m + 1, h->nlmsg_len - NLMSG_LENGTH(sizeof(*m)), tb, IFLA_OPERSTATE);
     l->index = m->ifi_index;
     l->up = (m->ifi_flags & IFF_UP) != 0;
+    l->loopback = (m->ifi_flags & IFF_LOOPBACK) != 0;
     l->carrier =
         hf_nl_len(tb[IFLA_OPERSTATE]) && *(const uint8_t *)hf_nl_data(tb[IFLA_OPERSTATE]) == IF_OPER_UP;
     l->peer = 0;
@@ -30,13 +31,15 @@ static int note_link(void *arg, const struct nlmsghdr *h)
     return 0;
 }
 
-int hf_rtnl_link(int fd, const char *name, struct hf_link *ret)
+/* By name, or by ret->index. */
+static int get_link(int fd, const char *name, struct hf_link *ret)
 {
     hf_auto_nl struct hf_nl nl = {0};
-    struct ifinfomsg m = {0};
+    struct ifinfomsg m = {.ifi_index = name ? 0 : ret->index};
     struct hf_link l = {0};
     hf_nl_begin(&nl, RTM_GETLINK, 0, &m, sizeof(m));
-    hf_nl_put_str(&nl, IFLA_IFNAME, name);
+    if (name)
+        hf_nl_put_str(&nl, IFLA_IFNAME, name);
     hf_nl_end(&nl);
     int r = hf_nl_dump(fd, &nl, note_link, &l);
     if (r < 0)
@@ -45,6 +48,11 @@ int hf_rtnl_link(int fd, const char *name, struct hf_link *ret)
         return -ENODEV;
     *ret = l;
     return 0;
+}
+
+int hf_rtnl_link(int fd, const char *name, struct hf_link *ret)
+{
+    return get_link(fd, name, ret);
 }
 
 int hf_rtnl_link_del(int fd, const char *name, struct hf_err *err)
@@ -116,18 +124,6 @@ static int start(int fd, int index, struct hf_err *err)
     return hf_nl_talk(fd, &nl, err);
 }
 
-/* An end drops what it should send until the kernel's link watcher got round to its carrier: mostly within a
- * millisecond, but it needs a lock that the whole host shares. A box must not lose its first packet. */
-static void wait_for_carrier(int fd, const char *name)
-{
-    struct hf_link l = {0};
-    for (unsigned waited_us = 0; waited_us < READY_MAX_US; waited_us += READY_STEP_US) {
-        if (hf_rtnl_link(fd, name, &l) < 0 || l.carrier)
-            return;
-        (void)usleep(READY_STEP_US);
-    }
-}
-
 static int both_up(const struct hf_veth *v, const struct hf_link *here, const struct hf_link *there,
                    struct hf_err *err)
 {
@@ -135,8 +131,6 @@ static int both_up(const struct hf_veth *v, const struct hf_link *here, const st
     r = r < 0 || here->up ? r : start(v->here_fd, here->index, err);
     if (r < 0)
         return hf_err_wrap(err, "starting the interfaces %s and %s", v->name, v->peer);
-    wait_for_carrier(v->here_fd, v->name);
-    wait_for_carrier(v->there_fd, v->peer);
     return 0;
 }
 
@@ -218,22 +212,16 @@ static int note_type(void *arg, const struct nlmsghdr *h)
     return 0;
 }
 
-/* An IPv6 address receives nothing before a work item of the kernel made its local route, even without
- * duplicate detection. */
-static void wait_for_local(int fd, const struct hf_addr *a)
+static bool is_local(int fd, const struct hf_addr *a)
 {
-    for (unsigned waited_us = 0; waited_us < READY_MAX_US; waited_us += READY_STEP_US) {
-        hf_auto_nl struct hf_nl nl = {0};
-        struct rtmsg m = {.rtm_family = AF_INET6, .rtm_dst_len = 128};
-        uint8_t type = RTN_UNSPEC;
-        hf_nl_begin(&nl, RTM_GETROUTE, 0, &m, sizeof(m));
-        hf_nl_put(&nl, RTA_DST, a->b, 16);
-        hf_nl_end(&nl);
-        (void)!hf_nl_dump(fd, &nl, note_type, &type);
-        if (type == RTN_LOCAL)
-            return;
-        (void)usleep(READY_STEP_US);
-    }
+    hf_auto_nl struct hf_nl nl = {0};
+    struct rtmsg m = {.rtm_family = AF_INET6, .rtm_dst_len = 128};
+    uint8_t type = RTN_UNSPEC;
+    hf_nl_begin(&nl, RTM_GETROUTE, 0, &m, sizeof(m));
+    hf_nl_put(&nl, RTA_DST, a->b, 16);
+    hf_nl_end(&nl);
+    (void)!hf_nl_dump(fd, &nl, note_type, &type);
+    return type == RTN_LOCAL;
 }
 
 int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
@@ -251,11 +239,25 @@ int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
         put_neighbour(&nl, e->index, &e->neighbours[i], e->neighbour_mac);
     for (size_t i = 0; i < e->n_gateways; i++)
         put_default_route(&nl, e->index, &e->gateways[i]);
-    int r = hf_nl_talk(e->fd, &nl, err);
-    for (size_t i = 0; r == 0 && i < e->n_addrs; i++)
-        if (e->addrs[i].addr.family == 6)
-            wait_for_local(e->fd, &e->addrs[i].addr);
-    return r;
+    return hf_nl_talk(e->fd, &nl, err);
+}
+
+/* An interface drops what it should send until the kernel's link watcher got round to its carrier, and an
+ * IPv6 address receives nothing before a work item made its local route: mostly within a millisecond, but
+ * both need a lock that the whole host shares. A box must not lose its first packet. */
+static bool is_ready(const struct hf_end *e)
+{
+    struct hf_link l = {.index = e->index};
+    bool ready = get_link(e->fd, NULL, &l) < 0 || l.carrier || l.loopback;
+    for (size_t i = 0; ready && i < e->n_addrs; i++)
+        ready = e->addrs[i].addr.family == 4 || is_local(e->fd, &e->addrs[i].addr);
+    return ready;
+}
+
+void hf_rtnl_wait(const struct hf_end *e)
+{
+    for (unsigned waited_us = 0; waited_us < READY_MAX_US && !is_ready(e); waited_us += READY_STEP_US)
+        (void)usleep(READY_STEP_US);
 }
 
 /* ---- what is there ---- */

@@ -7,8 +7,9 @@
 
 struct hf_link {
     int index;
-    int peer;         /* index of the other end of a veth; 0 = none */
-    bool up, carrier; /* carrier: it really works by now */
+    int peer; /* index of the other end of a veth; 0 = none */
+    bool up, loopback;
+    bool carrier; /* it really works by now */
 };
 
 /* -ENODEV when there is none of that name. */
@@ -40,6 +41,8 @@ struct hf_end {
 };
 /* Up, without addresses that the kernel would make up itself. */
 int hf_rtnl_end(const struct hf_end *e, struct hf_err *err) HF_MUST_USE;
+/* Waits (a millisecond, at most two seconds) until the kernel has it all working. */
+void hf_rtnl_wait(const struct hf_end *e);
 
 /* Calls each for every address of one interface (bits = prefix of its link). */
 int hf_rtnl_addrs(int fd, int index, void (*each)(void *arg, const struct hf_cidr *net),
