@@ -115,6 +115,11 @@ for (const port of [25, 443]) {
     c.pipe(c);
   }), '203.0.113.40', port);
 }
+// One that keeps no connection for long, and doesn't say so.
+listen(net.createServer((c) => {
+  c.on('error', () => {});
+  c.once('data', () => c.end('HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok'));
+}), '203.0.113.42', 80);
 // One that waits for its client, and then echoes.
 listen(net.createServer((c) => {
   c.on('error', () => {});
@@ -169,6 +174,7 @@ proxy.on('connect', (req, socket) => {
   onward(socket, 'HTTP/1.1 200 Connection established\r\n\r\n');
 });
 listen(proxy, '198.51.100.8', 3128);
+listen(http.createServer((req, res) => res.end()).on('connect', (...a) => proxy.emit('connect', ...a)), '10.20.0.8', 3128);
 
 await Promise.all(up);
 process.send({ ready: true });
