@@ -195,7 +195,7 @@ int hf_host_wire(struct hf_host *h, const struct hf_uplink *u, int fabric_fd, st
                         h->route_fd,
                         there,
                         fabric_fd};
-    struct hf_end host = {.fd = h->route_fd}, fabric = {.fd = there};
+    struct hf_end host = {.fd = h->route_fd}, fabric = {.fd = there, .group = HF_UPLINK_GROUP};
     int r = hf_rtnl_veth(&v, &host.index, &fabric.index, err);
     if (r < 0)
         return r;

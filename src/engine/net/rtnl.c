@@ -67,6 +67,14 @@ int hf_rtnl_link_del(int fd, const char *name, struct hf_err *err)
     return r < 0 && r != -ENODEV ? hf_err_set(err, r, "removing the interface %s: %s", name, why.msg) : 0;
 }
 
+static void put_group(struct hf_nl *nl, int index, uint32_t group)
+{
+    struct ifinfomsg m = {.ifi_index = index};
+    hf_nl_begin(nl, RTM_NEWLINK, NLM_F_ACK, &m, sizeof(m));
+    hf_nl_put_u32(nl, IFLA_GROUP, group);
+    hf_nl_end(nl);
+}
+
 static void put_up(struct hf_nl *nl, int index)
 {
     struct ifinfomsg m = {.ifi_index = index, .ifi_flags = IFF_UP, .ifi_change = IFF_UP};
@@ -230,6 +238,8 @@ int hf_rtnl_end(const struct hf_end *e, struct hf_err *err)
     bool v6 = false;
     for (size_t i = 0; i < e->n_addrs; i++)
         v6 |= e->addrs[i].addr.family == 6;
+    if (e->group)
+        put_group(&nl, e->index, e->group);
     if (v6)
         put_no_made_up_addresses(&nl, e->index);
     put_up(&nl, e->index);

@@ -31,6 +31,7 @@ int hf_rtnl_veth(const struct hf_veth *v, int *ret_here, int *ret_there, struct 
 #define HF_END_ADDRS 4
 struct hf_end {
     int fd, index;
+    uint32_t group; /* of the interface; 0 = the default one */
     size_t n_addrs;
     struct hf_cidr addrs[HF_END_ADDRS]; /* the interface's own; bits: of the link's prefix, not cut */
     size_t n_neighbours;

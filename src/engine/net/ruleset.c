@@ -87,7 +87,8 @@ static const char sets_text[] = "map src4 { typeof iifname . ip saddr : meta mar
                                 "set private4 { type ipv4_addr; flags interval; auto-merge; }\n"
                                 "set private6 { type ipv6_addr; flags interval; auto-merge; }\n";
 
-/* ---- chains; $V the chain's shards, $D4 $D6 resolver, $M4 $M6 $S4 $S6 source addresses of the uplink ----
+/* ---- chains; $V the chain's shards, $U the uplink's group, $D4 $D6 resolver, $M4 $M6 $S4 $S6 source
+ * addresses of the uplink ----
  */
 
 struct chain {
@@ -103,7 +104,8 @@ struct chain {
 static const struct chain chains[] = {
     /* Who sends this? What no box may send ends here, before a connection is tracked for it. */
     {"raw_in", "type filter hook prerouting priority raw; policy drop;",
-     " iifname { lo, hfup } accept\n"
+     " iifgroup $U accept\n"
+     " iif lo accept\n"
      " meta mark set iifname . ip saddr map @src4\n"
      " meta mark set iifname . ip6 saddr map @src6\n"
      " meta mark 0 goto spoofed\n"
@@ -120,8 +122,9 @@ static const struct chain chains[] = {
      " ip saddr $D4 udp sport 53 notrack\n"
      " ip6 saddr $D6 udp sport 53 notrack\n"},
     {"caps", "type filter hook prerouting priority mangle; policy accept;",
-     " ct state new meta mark @rates goto deny_rate\n"
-     " ct state new meta mark @conns goto deny_connections\n"},
+     " ct state != new accept\n"
+     " meta mark @rates goto deny_rate\n"
+     " meta mark @conns goto deny_connections\n"},
     /* Once a flow: does it go to the L7 listener? */
     {"nat_in", "type nat hook prerouting priority dstnat; policy accept;",
      " meta mark 0 accept\n"
@@ -136,8 +139,8 @@ static const struct chain chains[] = {
     /* Every packet. A flow that was judged by the policy in force carries its generation as connection mark:
      * one lookup. */
     {"forward", "type filter hook forward priority filter; policy drop;",
-     " iifname hfup goto back\n"
-     " oifname != hfup goto deny_never\n"
+     " iifgroup $U goto back\n"
+     " oifgroup != $U goto deny_never\n"
      " meta mark . ct mark @fresh accept\n"
      " ct state invalid drop\n"
      " goto judge\n"},
@@ -169,7 +172,7 @@ static const struct chain chains[] = {
      " ct direction reply meta l4proto { tcp, udp } th sport 853 goto deny_quic\n"
      " ct direction reply udp sport 443 goto deny_quic\n"},
     {"input", "type filter hook input priority filter; policy drop;",
-     " iifname lo accept\n"
+     " iif lo accept\n"
      " meta mark 0 drop\n"
      " meta mark @dns_on ip daddr $D4 udp dport 53 goto listener\n"
      " meta mark @dns_on ip daddr $D4 tcp dport 53 goto listener\n"
@@ -183,15 +186,15 @@ static const struct chain chains[] = {
     {"listener", "", " meta mark @bytes_out\n accept\n"},
     {"nat_local", "type nat hook input priority 100; policy accept;", " meta mark @opened\n"},
     {"nat_out", "type nat hook postrouting priority srcnat; policy accept;",
-     " oifname != hfup accept\n"
+     " oifgroup != $U accept\n"
      " meta mark @opened\n"
      " meta mark . ct original ip daddr @single4 snat ip to $S4\n"
      " meta mark . ct original ip6 daddr @single6 snat ip6 to $S6\n"
      " meta nfproto ipv4 snat ip to $M4\n"
      " meta nfproto ipv6 snat ip6 to $M6\n"},
     {"count", "type filter hook postrouting priority 300; policy accept;",
-     " oifname hfup meta mark @bytes_out accept\n"
-     " meta mark set oifname map @boxes\n"
+     " oifgroup $U meta mark @bytes_out accept\n"
+     " meta mark 0 meta mark set oifname map @boxes\n"
      " meta mark @bytes_in\n"},
     /* A denied answer becomes a reset for the box, which may be waiting without a word; the next one resets
      * the other side. */
@@ -234,8 +237,9 @@ static int add_rules(struct hf_buf *b, const struct chain *c, const struct hf_ne
         rules += plain;
         if (!*rules)
             break;
-        if (rules[1] == 'V') {
-            r = r < 0 ? r : add_shards(b, c->name);
+        if (rules[1] == 'V' || rules[1] == 'U') {
+            if (r == 0)
+                r = rules[1] == 'V' ? add_shards(b, c->name) : hf_buf_addf(b, "%u", HF_UPLINK_GROUP);
             rules += 2;
             continue;
         }
@@ -397,10 +401,11 @@ static const char host_text[] = "add table inet holdfast-%1$s\n"
                                 "  meta l4proto tcp reject with tcp reset\n"
                                 "  reject with icmpx type admin-prohibited\n }\n"
                                 " chain forward {\n"
+                                "  ct state { established, related } accept\n"
                                 "  iifname \"hf-%1$s\" oifname \"hf-*\" drop\n"
                                 "  iifname \"hf-%1$s\" ip saddr != %2$s drop\n"
                                 "  iifname \"hf-%1$s\" ip6 saddr != %3$s drop\n"
-                                "  oifname \"hf-%1$s\" ct state != { established, related } drop\n }\n}\n";
+                                "  oifname \"hf-%1$s\" drop\n }\n}\n";
 
 int hf_host_text(const char *id, const struct hf_uplink *u, struct hf_buf *ret, uint32_t *ret_version,
                  struct hf_err *err)

@@ -5,6 +5,7 @@
 #include "base/buf.h"
 #include "engine/net/net.h"
 
+#define HF_UPLINK_GROUP 7u /* interface group of the uplink in the fabric: cheaper to compare than a name */
 #define HF_RULESET_MAX (64u << 10) /* bytes of text */
 
 /* The uplink: one subnet of the pool. Two addresses at the fabric's end: flows to a destination that a policy
