@@ -137,9 +137,20 @@ static int end_peer(struct hf_cnet *n, int signum)
     return pidfd;
 }
 
+/* A child that is not reaped yet keeps its pid. */
+static int end_child(struct hf_cnet *n, int signum)
+{
+    int pidfd = n->child ? (int)syscall(SYS_pidfd_open, n->child->pid, 0) : -1;
+    if (pidfd >= 0 && syscall(SYS_pidfd_send_signal, pidfd, signum, NULL, 0) < 0)
+        pidfd = hf_close(pidfd);
+    return pidfd;
+}
+
 void hf_cnet_netd_stop(struct hf_cnet *n)
 {
     hf_auto_close int pidfd = end_peer(n, SIGTERM);
+    if (pidfd < 0) /* it was started a moment ago and does not listen yet */
+        pidfd = end_child(n, SIGTERM);
     if (pidfd < 0)
         return;
     struct pollfd p = {.fd = pidfd, .events = POLLIN};
