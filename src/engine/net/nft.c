@@ -398,7 +398,7 @@ void hf_nft_flow_rule(struct hf_nft *b, const char *chain, uint8_t family, const
     hf_nl_end(nl);
 }
 
-void hf_nft_note_rule(struct hf_nft *b, const char *chain)
+void hf_nft_note_rule(struct hf_nft *b, const char *chain, const char *target)
 {
     struct hf_nl *nl = &b->nl;
     size_t exprs = rule_begin(b, chain);
@@ -413,7 +413,7 @@ void hf_nft_note_rule(struct hf_nft *b, const char *chain)
     put_value(nl, NFTA_IMMEDIATE_DATA, &zero, sizeof(zero));
     expr_end(nl, at, data);
     meta(nl, NFT_META_PRIORITY, NFTA_META_SREG, NFT_REG32_00);
-    verdict(nl, NULL);
+    verdict(nl, target);
     hf_nl_nest_end(nl, exprs);
     hf_nl_end(nl);
 }

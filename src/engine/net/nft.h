@@ -63,8 +63,8 @@ void hf_nft_tree_set(struct hf_nft *b, const char *set, uint32_t id, uint32_t by
 /* "meta mark . ct original <family> daddr @set accept", or "goto target" when target is not NULL. */
 void hf_nft_flow_rule(struct hf_nft *b, const char *chain, uint8_t family, const char *set,
                       const char *target);
-/* "ct mark set meta priority; accept" with the priority set to 0 again. */
-void hf_nft_note_rule(struct hf_nft *b, const char *chain);
+/* "ct mark set meta priority; goto target" with the priority set to 0 again. */
+void hf_nft_note_rule(struct hf_nft *b, const char *chain, const char *target);
 /* -ENOENT when missing. */
 int hf_nft_table_del(int fd, const char *table, struct hf_err *err) HF_MUST_USE;
 /* Calls each with the name of every table of the inet family. */

@@ -121,13 +121,11 @@ static const struct chain chains[] = {
     {"raw_out", "type filter hook output priority raw; policy accept;",
      " ip saddr $D4 udp sport 53 notrack\n"
      " ip6 saddr $D6 udp sport 53 notrack\n"},
-    {"caps", "type filter hook prerouting priority mangle; policy accept;",
-     " ct state != new accept\n"
-     " meta mark @rates goto deny_rate\n"
-     " meta mark @conns goto deny_connections\n"},
-    /* Once a flow: does it go to the L7 listener? */
+    /* Once a flow: may there be one more, and does it go to the L7 listener? */
     {"nat_in", "type nat hook prerouting priority dstnat; policy accept;",
      " meta mark 0 accept\n"
+     " meta mark @rates goto deny_rate\n"
+     " meta mark @conns goto deny_connections\n"
      " meta l4proto != tcp accept\n"
      " ip daddr @never4 accept\n"
      " ip6 daddr @never6 accept\n"
@@ -141,13 +139,13 @@ static const struct chain chains[] = {
     {"forward", "type filter hook forward priority filter; policy drop;",
      " iifgroup $U goto back\n"
      " oifgroup != $U goto deny_never\n"
-     " meta mark . ct mark @fresh accept\n"
+     " meta mark . ct mark @fresh goto pass_out\n"
      " ct state invalid drop\n"
      " goto judge\n"},
     {"back", "",
      " ct state != { established, related } drop\n"
      " meta mark set oifname map @boxes\n"
-     " meta mark . ct mark @fresh accept\n"
+     " meta mark . ct mark @fresh goto pass_in\n"
      " goto judge\n"},
     /* The generation is read first and noted last: a policy that changes in between leaves the flow with the
      * old one, and its next packet is judged again. */
@@ -192,9 +190,12 @@ static const struct chain chains[] = {
      " meta mark . ct original ip6 daddr @single6 snat ip6 to $S6\n"
      " meta nfproto ipv4 snat ip to $M4\n"
      " meta nfproto ipv6 snat ip6 to $M6\n"},
-    {"count", "type filter hook postrouting priority 300; policy accept;",
-     " oifgroup $U meta mark @bytes_out accept\n"
-     " meta mark 0 meta mark set oifname map @boxes\n"
+    {"passed", "", " iifgroup $U goto pass_in\n goto pass_out\n"},
+    {"pass_out", "", " meta mark @bytes_out\n accept\n"},
+    {"pass_in", "", " meta mark @bytes_in\n accept\n"},
+    /* What the listeners answer. */
+    {"count_own", "type filter hook output priority filter; policy accept;",
+     " meta mark set oifname map @boxes\n"
      " meta mark @bytes_in\n"},
     /* A denied answer becomes a reset for the box, which may be waiting without a word; the next one resets
      * the other side. */
@@ -202,7 +203,7 @@ static const struct chain chains[] = {
      " meta l4proto tcp ct direction reply ct mark != 0xffffffff ct mark set 0xffffffff goto reset_box\n"
      " meta l4proto tcp reject with tcp reset\n"
      " reject with icmpx type admin-prohibited\n"},
-    {"reset_box", "", " tcp flags set rst | ack accept\n"},
+    {"reset_box", "", " tcp flags set rst | ack goto pass_in\n"},
     DENY("never"),
     DENY("private"),
     DENY("default"),
@@ -365,9 +366,10 @@ int hf_ruleset_trees(int nfnl_fd, struct hf_err *err)
     hf_nft_begin(&b, HF_NFT_TABLE);
     hf_nft_table(&b);
     hf_nft_chain(&b, "deny_list");
+    hf_nft_chain(&b, "passed");
     hf_nft_chain(&b, "judged");
     hf_nft_flush_chain(&b, "judged");
-    hf_nft_note_rule(&b, "judged");
+    hf_nft_note_rule(&b, "judged", "passed");
     for (uint32_t shard = 0; shard < HF_TREE_SHARDS; shard++) {
         for (enum hf_tree tree = 0; tree < HF_TREES; tree++)
             hf_nft_tree_set(&b, hf_tree_set(tree, shard), shard * HF_TREES + tree + 1, tree % 2 ? 20 : 8);
