@@ -213,8 +213,7 @@ static void connect_new(struct hf_px *px)
     hf_upstream_connect(px);
 }
 
-/* NULL: the Host stays as it came. */
-static char *masked_host(const char *mask, uint16_t port)
+char *hf_proxy_masked_host(const char *mask, uint16_t port)
 {
     static const char var[] = "${PORT}";
     hf_auto_buf struct hf_buf b = HF_BUF_INIT(HF_HTTP_HEAD_MAX);
@@ -252,7 +251,7 @@ void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, c
     p->stats.active++;
     hf_req_set_ops(req, &px_ops, px);
     if (pool->port != HF_PROXY_ENVD_PORT)
-        px->host = masked_host(route->mask_host, pool->port);
+        px->host = hf_proxy_masked_host(route->mask_host, pool->port);
     else if (route->envd_socket)
         px->envd_socket = hf_xstrdup(route->envd_socket);
     struct hf_upstream *up = hf_upstream_take(pool, px->tls, !replayable(px) || req->head.length != 0);

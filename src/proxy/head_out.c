@@ -36,6 +36,17 @@ static bool nominated(const struct hf_head *h, const char *base, const struct hf
     return false;
 }
 
+bool hf_put_drops(const struct hf_head *h, const char *base, const struct hf_hdr *e)
+{
+    return (HOP_BY_HOP | BIT(HF_H_CONTENT_LENGTH)) & BIT(e->id) ||
+           (h->first[HF_H_CONNECTION] && nominated(h, base, e));
+}
+
+bool hf_put_forwards(const struct hf_hdr *e)
+{
+    return !((NOT_FORWARDED | BIT(HF_H_HOST) | BIT(HF_H_CONTENT_LENGTH)) & BIT(e->id));
+}
+
 /* Copies the header lines whose id is not in drop. */
 static int put_headers(struct hf_buf *b, const struct hf_head *h, const char *base, unsigned drop)
 {

@@ -117,9 +117,11 @@ static void drop_box(struct hf_proxy *p, struct hf_box *box, bool tell)
         hf_px_cut(hf_list_entry(it, struct hf_px, node), tell);
     }
     hf_tunnel_cut_all(box);
+    hf_gx_cut_all(box, tell);
     hf_list_foreach(it, &box->pools)
     {
         struct hf_pool *pool = hf_list_entry(it, struct hf_pool, node);
+        hf_link_close_all(pool);
         while (!hf_list_empty(&pool->idle))
             hf_upstream_close(hf_list_entry(pool->idle.next, struct hf_upstream, node));
     }
@@ -152,11 +154,13 @@ static bool sweep_box(struct hf_proxy *p, struct hf_box *box, uint64_t now)
         hf_px_sweep(hf_list_entry(it, struct hf_px, node), now);
     }
     hf_tunnel_sweep(box, now, p->idle_ms);
+    hf_gx_sweep(box, now);
     hf_list_foreach_safe(it, &box->pools)
     {
         struct hf_pool *pool = hf_list_entry(it, struct hf_pool, node);
         sweep_pool(p, pool, now);
-        if (pool->users || !hf_list_empty(&pool->idle))
+        hf_link_sweep(pool, now, p->upstream_idle_ms);
+        if (pool->users || !hf_list_empty(&pool->links) || !hf_list_empty(&pool->idle))
             continue;
         hf_list_del(&pool->node);
         free(pool);
@@ -200,6 +204,7 @@ struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t por
         hf_list_init(&box->pools);
         hf_list_init(&box->exchanges);
         hf_list_init(&box->tunnels);
+        hf_list_init(&box->streams);
         box->tenant = join_tenant(p, tenant);
         (void)hf_map_put(&p->boxes, id, box);
         if (!p->sweeping)
@@ -215,6 +220,7 @@ struct hf_pool *hf_proxy_pool(struct hf_proxy *p, struct hf_str id, uint16_t por
     pool->box = box;
     pool->port = port;
     hf_list_init(&pool->idle);
+    hf_list_init(&pool->links);
     hf_list_add_head(&box->pools, &pool->node);
     return pool;
 }
@@ -241,7 +247,10 @@ static void start(struct hf_proxy *p, struct hf_req *req, const struct hf_target
     unsigned kind = hf_open_kind(t->port);
     bool box_full = box->open[kind] >= p->box_max;
     if (!box_full && box->tenant->open[kind] < p->tenant_max) {
-        hf_px_start(p, req, pool, route);
+        if (hf_gx_wanted(req, pool, route))
+            hf_gx_start(p, req, pool, route);
+        else
+            hf_px_start(p, req, pool, route);
         return;
     }
     (void)snprintf(message, sizeof(message),

@@ -26,9 +26,11 @@
 
 struct hf_pool {
     struct hf_list node, idle; /* idle: most recently used first */
+    struct hf_list links;      /* HTTP/2 connections, see h2c.c */
     struct hf_box *box;
     size_t idle_n, users; /* users: exchanges */
     uint16_t port;
+    bool h2c; /* it has answered in HTTP/2 */
 };
 
 /* Open exchanges and tunnels. Those to envd count apart: a flooded application must not lock out the SDK that
@@ -43,6 +45,7 @@ struct hf_tenant_count {
 
 struct hf_box {
     struct hf_list pools, exchanges, tunnels;
+    struct hf_list streams; /* exchanges over HTTP/2, see h2c.c */
     struct hf_tenant_count *tenant;
     size_t idle_n; /* of all pools */
     size_t open[HF_OPEN_KINDS];
@@ -188,6 +191,11 @@ int hf_put_response_head(struct hf_proxy *p, const struct hf_px *px, const char 
 /* 101 and other 1xx. */
 int hf_put_interim_head(struct hf_proxy *p, const struct hf_px *px, const char *base) HF_MUST_USE;
 
+/* The header of a request goes to the sandbox (HTTP/2; on HTTP/1.1 Connection may name others). */
+bool hf_put_forwards(const struct hf_hdr *e);
+/* The header of a response is the connection's, not the message's; its length counts as such. */
+bool hf_put_drops(const struct hf_head *h, const char *base, const struct hf_hdr *e);
+
 /* ---- exchange.c ---- */
 void hf_px_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, const struct hf_route *route);
 /* Answers 502/504, or cuts the connection when the response has begun. */
@@ -198,6 +206,18 @@ void hf_px_upstream_failed(struct hf_px *px, const char *message);
 void hf_px_cut(struct hf_px *px, bool tell);
 void hf_px_sweep(struct hf_px *px, uint64_t now);
 void hf_px_attach(struct hf_px *px, struct hf_upstream *up);
+
+/* The Host that maskRequestHost means; malloc'ed, NULL = as it came. */
+char *hf_proxy_masked_host(const char *mask, uint16_t port);
+
+/* ---- h2c.c ---- */
+/* The request should be spoken to the port in HTTP/2. */
+bool hf_gx_wanted(const struct hf_req *req, const struct hf_pool *pool, const struct hf_route *route);
+void hf_gx_start(struct hf_proxy *p, struct hf_req *req, struct hf_pool *pool, const struct hf_route *route);
+void hf_gx_cut_all(struct hf_box *box, bool tell); /* as hf_px_cut */
+void hf_gx_sweep(struct hf_box *box, uint64_t now);
+void hf_link_sweep(struct hf_pool *pool, uint64_t now, uint64_t idle_ms);
+void hf_link_close_all(struct hf_pool *pool);
 
 /* ---- upstream.c ---- */
 struct hf_upstream *hf_upstream_take(struct hf_pool *pool, bool tls, bool check);

@@ -33,9 +33,22 @@ static unsigned join(struct hf_buf *b, uv_buf_t *v, unsigned n)
     return 1;
 }
 
+/* HTTP/2: the server frames. */
+static void emit_stream(struct hf_px *px)
+{
+    struct hf_gather *g = &px->proxy->gather;
+    for (unsigned i = 0; i < g->n; i++)
+        (void)hf_res_write(px->req, g->v[i].base, g->v[i].len);
+    gather_reset(g);
+}
+
 /* Writes head (if it is due), what was gathered, and the end. */
 static void emit(struct hf_px *px, bool complete)
 {
+    if (px->req->stream) {
+        emit_stream(px);
+        return;
+    }
     struct hf_proxy *p = px->proxy;
     struct hf_gather *g = &p->gather;
     uv_buf_t v[HF_PROXY_GATHER + 3];
@@ -92,6 +105,12 @@ static int on_message_complete(llhttp_t *parser)
 
 static const llhttp_settings_t settings = {.on_body = on_body, .on_message_complete = on_message_complete};
 
+/* The client has left, or was cut. */
+static bool gone(const struct hf_req *req)
+{
+    return req->conn->closing || req->aborted;
+}
+
 /* The response is complete: the client's connection and the upstream's go their own ways. */
 static void complete(struct hf_px *px)
 {
@@ -104,9 +123,13 @@ static void complete(struct hf_px *px)
         hf_upstream_put(up);
     else
         hf_upstream_close(up);
-    if (c->closing)
+    if (gone(req))
         return;
     req->paused = false;
+    if (req->stream) {
+        hf_res_end(req);
+        return;
+    }
     req->res_ended = true;
     /* px is gone after this, unless bytes still wait for the client. */
     if (!hf_conn_try_finish(c) || c->in.n || !c->reading)
@@ -116,10 +139,9 @@ static void complete(struct hf_px *px)
 /* Between two reads: the client may be slow or gone. */
 static void slow_down(struct hf_px *px)
 {
-    struct hf_conn *c = px->req->conn;
-    if (c->closing || hf_conn_queued(c) <= hf_proxy_queue_high(px->proxy))
+    if (gone(px->req) || hf_res_queued(px->req) <= hf_proxy_queue_high(px->proxy))
         return;
-    px->req->want_drain = true;
+    hf_res_want_drain(px->req);
     hf_upstream_read(px->up, false);
 }
 
@@ -171,6 +193,11 @@ static int interim(struct hf_px *px, const char *base)
             return 0;
         px->expect = false;
     }
+    if (req->stream) {
+        req->expect = px->head.status == 100;
+        hf_res_continue(req); /* what is not 100 is dropped */
+        return 0;
+    }
     if (req->head.minor == 0)
         return 0;
     int r = hf_put_interim_head(px->proxy, px, base);
@@ -190,6 +217,33 @@ static int start_llhttp(struct hf_px *px, const char *base)
     return e == HPE_OK && px->mode == HF_PX_CHUNKED ? 0 : -EPROTO;
 }
 
+/* HTTP/2: the lines become fields. */
+static int begin_stream(struct hf_px *px, const char *base)
+{
+    struct hf_buf *b = &px->proxy->scratch;
+    const struct hf_head *h = &px->head;
+    uint64_t length = 0;
+    int64_t told = h->length >= 0 ? h->length : -1;
+    int r = 0;
+    struct hf_str text = hf_head_value(h, base, HF_H_CONTENT_LENGTH);
+    if (px->for_head) /* the length of what is not sent */
+        told = text.p && hf_parse_u64(text, INT64_MAX, &length) == 0 ? (int64_t)length : -1;
+    for (uint16_t i = 0; r == 0 && i < h->n; i++) {
+        if (hf_put_drops(h, base, &h->hdr[i]))
+            continue;
+        hf_buf_clear(b);
+        r = hf_buf_add(b, base + h->hdr[i].name, h->hdr[i].name_n);
+        r = r < 0 ? r : hf_buf_add(b, "", 1);
+        r = r < 0 ? r : hf_buf_add(b, base + h->hdr[i].value, h->hdr[i].value_n);
+        if (r == 0)
+            hf_res_header(px->req, b->p, b->p + h->hdr[i].name_n + 1);
+    }
+    if (r == 0)
+        hf_res_begin(px->req, h->status, told);
+    px->answered = r == 0;
+    return r;
+}
+
 static int final_head(struct hf_px *px, const char *base)
 {
     struct hf_head *h = &px->head;
@@ -201,6 +255,8 @@ static int final_head(struct hf_px *px, const char *base)
     px->left = h->length;
     if (px->mode == HF_PX_CHUNKED && start_llhttp(px, base) < 0)
         return -EPROTO;
+    if (req->stream)
+        return begin_stream(px, base);
     bool no_length = px->mode == HF_PX_CHUNKED || px->mode == HF_PX_EOF;
     px->client_chunked = no_length && req->head.minor == 1;
     /* Without chunks only the close tells where the body ends; and a body that the upstream never asked for
@@ -239,7 +295,7 @@ static void body(struct hf_px *px, const char *p, size_t n)
     }
     if (used < n)
         px->reset = true; /* more than was asked for */
-    if (px->req->conn->closing) {
+    if (gone(px->req)) {
         gather_reset(&px->proxy->gather);
         return;
     }
@@ -285,7 +341,7 @@ void hf_px_response(struct hf_px *px, const char *p, size_t n)
             hf_head_init(&px->head, true);
             hf_buf_clear(&px->head_buf);
         }
-        if (!base || (px->mode == HF_PX_HEAD && (!n || px->req->conn->closing))) {
+        if (!base || (px->mode == HF_PX_HEAD && (!n || gone(px->req)))) {
             slow_down(px); /* interim responses count as well */
             return;
         }
