@@ -73,7 +73,7 @@ describe('proxy', () => {
     }
   })
   after(() => Promise.all([sbx?.kill(), other?.kill()]))
-  const host = (s = sbx, p = 8080) => `${p}-${s.sandboxId}.localhost`
+  const host = (s = sbx, p = 8080) => `${p}-${s.sandboxId}.sbx.test`
 
   test('getHost names a port; its Host reaches a server on 127.0.0.1 inside', async () => {
     assert.match(sbx.getHost(8080), new RegExp(`^8080-${sbx.sandboxId}\\.`))
@@ -142,7 +142,7 @@ describe('proxy', () => {
     const closed = await viaHost(host(sbx, 9999))
     assert.equal(closed.status, 502)
     assert.deepEqual(JSON.parse(closed.body), { sandboxId: sbx.sandboxId, message: 'The sandbox is running but port is not open', port: 9999, code: 502 })
-    const unknown = await viaHost('8080-inosuchsandbox00000000.localhost')
+    const unknown = await viaHost('8080-inosuchsandbox00000000.sbx.test')
     assert.equal(unknown.status, 502)
     assert.equal(JSON.parse(unknown.body).message, 'The sandbox was not found')
     assert.equal(JSON.parse(unknown.body).code, 502)

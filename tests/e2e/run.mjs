@@ -32,7 +32,9 @@ function nodeTest(env) {
 
 if (!process.env.HF_NET_DIR) process.exit(await againInside())
 
-const daemon = new Daemon({ data })
+// HTTPS as well, with a certificate of an authority of its own.
+const daemon = new Daemon({ data, args: suite === 'faults' ? [] : ['--tls-listen', '127.0.0.1:0', '--domain', 'sbx.test'] })
+if (suite !== 'faults') await daemon.cli(['cert', 'init', '--data', data, '--domain', 'sbx.test'])
 await daemon.start()
 if (await daemon.ensureBase(process.env.HF_BASE_TAR)) console.error('template base: imported')
 let status
@@ -43,6 +45,7 @@ if (suite === 'faults') {
   status = await nodeTest({
     HF_E2E_DATA: daemon.data,
     HF_E2E_URL: daemon.url,
+    HF_E2E_HTTPS: daemon.httpsUrl,
     HF_E2E_KEY: await daemon.key(),
     HF_E2E_KEY2: await daemon.key('other'),
   })

@@ -58,6 +58,7 @@ export class Daemon {
     )
     if (url === 'dead') return this
     this.url = url
+    this.httpsUrl = readFileSync(this.logFile).subarray(from).toString().match(/https_url=(\S+)/)?.[1]
     this.port = Number(new URL(url).port)
     return this
   }
