@@ -21,7 +21,8 @@
 #define HF_DNS_TTL_MIN_S 5u          /* what clients are told, and how long the cache holds */
 #define HF_DNS_TTL_MAX_S 3600u
 #define HF_DNS_NEGATIVE_MAX_S 300u
-#define HF_DNS_LEARN_MIN_S 30u   /* an answered address stays open for at least so long … */
+#define HF_DNS_LEARN_MIN_S \
+    90u /* an answered address stays open for at least so long (clients cache: curl a minute) … */
 #define HF_DNS_LEARN_EXTRA_S 5u  /* … and so much longer than its TTL */
 #define HF_DNS_LEARNED_MAX 4096u /* name and address pairs of one box; the oldest goes */
 #define HF_DNS_CACHE_ENTRIES 8192u
