@@ -25,7 +25,7 @@ struct conn {
     uv_timer_t idle;
     unsigned refs; /* handles and unanswered questions */
     unsigned pending;
-    bool closing;
+    bool closing, reading, draining;
     struct hf_buf in;
     char chunk[2048];
 };
@@ -112,7 +112,7 @@ static void reply(struct ask *a, const struct hf_dns_response *r)
     }
 }
 
-static void conn_read(struct conn *c);
+static void drain(struct conn *c);
 
 static void ask_free(struct ask *a)
 {
@@ -122,8 +122,8 @@ static void ask_free(struct ask *a)
     if (!c)
         return;
     c->pending--;
-    if (!c->closing)
-        conn_read(c);
+    if (!c->draining)
+        drain(c);
     conn_unref(c);
 }
 
@@ -303,10 +303,13 @@ static void alloc_tcp(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
     *buf = uv_buf_init(c->chunk, sizeof(c->chunk));
 }
 
-/* Serves the whole questions that are there, as far as their number allows. */
+static void set_reading(struct conn *c);
+
+/* Serves the whole questions that are there, as far as their number allows; the rest waits for answers. */
 static void drain(struct conn *c)
 {
     c->refs++; /* an answer may close it */
+    c->draining = true;
     while (!c->closing && c->pending < HF_DNS_TCP_PENDING_MAX && c->in.n >= 2) {
         const uint8_t *p = (const uint8_t *)c->in.p;
         size_t n = (size_t)(p[0] << 8 | p[1]);
@@ -326,31 +329,39 @@ static void drain(struct conn *c)
         (void)uv_timer_again(&c->idle);
         serve(a, msg, n);
     }
+    c->draining = false;
+    if (!c->closing)
+        set_reading(c);
     conn_unref(c);
 }
 
 static void on_tcp(uv_stream_t *s, ssize_t n, const uv_buf_t *buf)
 {
     struct conn *c = s->data;
-    if (n < 0 || (n > 0 && hf_buf_add(&c->in, buf->base, (size_t)n) < 0)) {
+    if (n < 0 || (n > 0 && hf_buf_add(&c->in, buf->base, (size_t)n) < 0))
         conn_close(c);
-        return;
-    }
-    if (c->in.n >= 2 * (HF_DNS_QUERY_MAX + 2))
-        (void)uv_read_stop(s);
-    drain(c);
+    else
+        drain(c);
 }
 
-static void conn_read(struct conn *c)
+/* Not while more than a question waits. */
+static void set_reading(struct conn *c)
 {
-    if (c->in.n < 2 * (HF_DNS_QUERY_MAX + 2) && !uv_is_active((uv_handle_t *)&c->tcp))
+    bool on = c->in.n < HF_DNS_QUERY_MAX + 2;
+    if (on == c->reading)
+        return;
+    c->reading = on;
+    if (on)
         (void)uv_read_start((uv_stream_t *)&c->tcp, alloc_tcp, on_tcp);
+    else
+        (void)uv_read_stop((uv_stream_t *)&c->tcp);
 }
 
 static void stranger_closed(uv_handle_t *h)
 {
-    if (h->type == UV_TCP) /* closed last */
-        free(h->data);
+    struct conn *c = h->data;
+    if (--c->refs == 0)
+        free(c);
 }
 
 static void on_conn(uv_stream_t *s, int status)
@@ -376,7 +387,7 @@ static void on_conn(uv_stream_t *s, int status)
         /* Nobody's: there is no box to count it for. */
         hf_list_del(&c->node);
         c->closing = true;
-        uv_close((uv_handle_t *)&c->idle, NULL);
+        uv_close((uv_handle_t *)&c->idle, stranger_closed);
         uv_close((uv_handle_t *)&c->tcp, stranger_closed);
         return;
     }
@@ -388,7 +399,7 @@ static void on_conn(uv_stream_t *s, int status)
         return;
     }
     (void)uv_timer_start(&c->idle, on_idle, HF_DNS_TCP_IDLE_MS, HF_DNS_TCP_IDLE_MS);
-    conn_read(c);
+    set_reading(c);
 }
 
 /* ---- listeners ---- */

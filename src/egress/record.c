@@ -33,6 +33,7 @@ struct records {
     struct hf_buf buf;
     struct hf_map pending; /* denials of this second */
     uv_timer_t flush, window;
+    unsigned open_handles;
 };
 
 /* ---- files ---- */
@@ -263,6 +264,7 @@ int hf_record_start(struct hf_netd *d, const char *dir, struct hf_err *err)
     (void)uv_timer_init(d->loop, &r->flush);
     (void)uv_timer_init(d->loop, &r->window);
     r->flush.data = r->window.data = r;
+    r->open_handles = 2;
     d->records = r;
     e = open_next(r);
     return e < 0 ? hf_err_set(err, e, "cannot write records in %s: %s", dir, strerror(-e)) : 0;
@@ -271,7 +273,7 @@ int hf_record_start(struct hf_netd *d, const char *dir, struct hf_err *err)
 static void on_closed(uv_handle_t *h)
 {
     struct records *r = h->data;
-    if (h != (uv_handle_t *)&r->window) /* closed last */
+    if (--r->open_handles)
         return;
     hf_buf_done(&r->buf);
     (void)hf_close(r->fd);

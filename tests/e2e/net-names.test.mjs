@@ -180,6 +180,12 @@ test('many records, aliases and short lives', async (t) => {
   assert.equal(last.status, 200)
 })
 
+test('150 questions at once over one TCP connection are all answered, cached or not', async (t) => {
+  const sbx = await netbox(t, only('*.wild.example', 'allowed.example'))
+  assert.deepEqual(await probe(sbx, ['pipeline', { name: 'allowed.example', n: 150 }]), [150])
+  assert.deepEqual(await probe(sbx, ['pipeline', { name: 'evil.example', n: 150 }]), [150])
+})
+
 test('policy groups: bound by name, edited once for all', async (t) => {
   const http = api()
   await http.call('PUT', '/v1/policies/e2e-search', { allow_out: ['allowed.example'] })

@@ -96,6 +96,28 @@ def query(name, type=1, server=None, over="udp", edns=True, raw=None):
     return {"rcode": flags & 15, "answers": an, "truncated": bool(flags & 0x0200), "size": len(data)}
 
 
+def pipeline(name, n):
+    """n questions at once over one TCP connection: how many answers came."""
+    labels = b"".join(bytes([len(x)]) + x.encode("latin1") for x in name.split(".")) + b"\0"
+    msgs = b""
+    for i in range(n):
+        msg = struct.pack("!HHHHHH", i, 0x0100, 1, 0, 0, 0) + labels + struct.pack("!HH", 1, 1)
+        msgs += struct.pack("!H", len(msg)) + msg
+    with socket.create_connection((nameserver(), 53), TIMEOUT) as s:
+        s.sendall(msgs)
+        data, ids = b"", set()
+        while len(ids) < n:
+            piece = s.recv(65536)
+            if not piece:
+                break
+            data += piece
+            while len(data) >= 2 and len(data) >= 2 + struct.unpack("!H", data[:2])[0]:
+                size = struct.unpack("!H", data[:2])[0]
+                ids.add(struct.unpack("!H", data[2:4])[0])
+                data = data[2 + size:]
+    return len(ids)
+
+
 def http(url, method="GET", headers=None, address=None, sni=None, host=None, verify=True, body="", raw=None, timeout=None):
     """One request over a connection of its own; address: where to connect instead of the URL's name."""
     scheme, rest = url.split("://", 1)
@@ -233,7 +255,7 @@ def address(family=4):
         return s.getsockname()[0]
 
 
-OPS = {f.__name__: f for f in (tcp, udp, resolve, query, http, flow, flood, freebind, families, interfaces, routes, address)}
+OPS = {f.__name__: f for f in (tcp, udp, resolve, query, pipeline, http, flow, flood, freebind, families, interfaces, routes, address)}
 
 
 def main():
