@@ -26,7 +26,7 @@
 #define HF_CONTROL_OUTBOUND_ROWS                                               \
     1000000 /* outbound records kept at most, beside the setting outbound_keep \
              */
-#define HF_CONTROL_MOUNTS_MAX 4u
+#define HF_CONTROL_MOUNTS_MAX 12u
 
 /* Causes, as they appear in rows and events. */
 #define HF_CAUSE_API "api"
@@ -143,7 +143,14 @@ struct hf_create_req {
     size_t n_mounts;
     struct {
         const char *name, *image, *path;
+        enum hf_box_mount_kind kind;
+        bool read_only;
     } mounts[HF_CONTROL_MOUNTS_MAX];
+    /* From a snapshot; NULL = from the template alone. Its directory, whether its processes go on, and whose
+     * environment envd has already (from_memory) or gets again. */
+    const char *snapshot_id, *from_dir;
+    bool from_memory;
+    json_t *lifecycle; /* of hf_lifecycle_resolve; borrowed; NULL = kill at the timeout */
     /* Adds statements to the batch that makes the sandbox's row durable; may be NULL. */
     void (*with_row)(void *arg, struct hf_meta_batch *b, const char *sandbox_id);
     void *with_row_arg;

@@ -22,8 +22,16 @@
 struct hf_net_config; /* engine/net/net.h */
 struct hf_box;        /* a driver's handle for one box; owned by the driver, valid until destroy's callback */
 
+enum hf_box_mount_kind {
+    HF_MOUNT_IMAGE, /* an ext4 image of its own: one box at a time, unless read-only */
+    HF_MOUNT_DIR,   /* a directory of the pool, which several boxes may have at once */
+    HF_MOUNT_TMPFS, /* memory: empty at every start and restore, in no snapshot */
+};
+
 struct hf_box_mount {
-    const char *image; /* absolute path of an ext4 image (hf_driver_volume_create makes one) */
+    enum hf_box_mount_kind kind;
+    const char *image; /* absolute path of the image or directory; NULL for a tmpfs */
+    uint64_t bytes;    /* of a tmpfs: its size; 0 = 1 MiB */
     const char
         *path; /* absolute, normalised path in the box; created (0755, owner uid/gid 1000) if missing */
     bool read_only;
@@ -40,6 +48,29 @@ struct hf_box_spec {
     bool network; /* an interface into the fabric; without it only loopback, no route, no resolver */
     size_t n_mounts;
     struct hf_box_mount mounts[HF_BOX_MOUNTS_MAX];
+    /* Starting from what hf_driver_ops.save left: its directory (NULL = from the template alone). The disk is
+     * a clone of the saved one, disk_bytes is ignored. from_memory: its processes go on where they were; the
+     * box is then not from the warm pool, and envd answers on hf_box_control_socket as before the save. */
+    const char *from;
+    bool from_memory;
+    /* Counts every life of the sandbox: 1 at its create, one more at each restore. The number stands in the
+     * box in /run/holdfast/generation before any instruction of a restored process runs. */
+    uint64_t generation;
+    /* The box is somebody else than the one that was saved: new machine-id, boot id and host name. */
+    bool clone;
+};
+
+/* Saving a box: its writable layer, and its processes when asked, cut at one barrier. */
+struct hf_box_save {
+    const char *dir; /* absolute: of hf_snapshot_begin (engine/disk/snapshot.h); disk.img, box and, with
+                      * memory, mem/ and tmpfs.tar are put there. Nothing of it is flushed to the disk */
+    bool memory;
+    bool end; /* the box does not go on: after success its processes are gone; destroy it next */
+};
+
+struct hf_box_saved {
+    uint64_t frozen_us; /* what the box felt */
+    uint64_t total_us;
 };
 
 /* What ended a box. */
@@ -69,7 +100,9 @@ struct hf_box_stats {
 
 struct hf_driver_caps {
     bool memory_limit, cpu_limit, pids_limit, io_limit; /* cgroup controllers that are present */
-    bool disk_quota, reflink, warm_pool, pause, snapshot_memory, network;
+    bool disk_quota, reflink, warm_pool, network;
+    bool pause;           /* freeze works */
+    bool snapshot_memory; /* save with memory works: CRIU is there and passed its check */
     const char *isolation; /* "shared-kernel" or "vm" */
     char missing[256];     /* what this host lacks, for people; "" when nothing */
 };
@@ -93,11 +126,14 @@ typedef void (*hf_box_cb)(void *arg, struct hf_box *box, const struct hf_err *er
 typedef void (*hf_done_cb)(void *arg, const struct hf_err *err);
 typedef void (*hf_fd_cb)(void *arg, int fd_or_errno, const struct hf_err *err);
 
+typedef void (*hf_box_save_cb)(void *arg, const struct hf_box_saved *saved, const struct hf_err *err);
+
 /* One box that scan found. */
 struct hf_box_found {
     struct hf_box *box;      /* pass it to adopt or destroy; every found box must get one of the two */
     const char *sandbox_id;  /* "" for a pool member or an unclaimed remain */
     bool alive;              /* its supervisor answered and its init runs */
+    bool frozen;             /* alive, but paused warm */
     struct hf_box_exit exit; /* when not alive */
 };
 
@@ -126,6 +162,14 @@ struct hf_driver_ops {
     /* Plugs the box into the fabric or takes it out (its interface, routes and resolver come and go).
      * Idempotent. */
     void (*network)(struct hf_driver *d, struct hf_box *box, bool up, hf_done_cb cb, void *arg);
+    /* Stops all processes of the box where they are, or lets them go on. Idempotent. destroy works on a frozen
+     * box; envd does not answer in one. */
+    void (*freeze)(struct hf_driver *d, struct hf_box *box, bool frozen, hf_done_cb cb, void *arg);
+    /* Saves the box, running or frozen; afterwards it is as before (running, frozen), unless save->end. On
+     * failure it is as before too. -EOPNOTSUPP: its processes can't be dumped, err says which and why, and a
+     * save without memory would work. -ENOSPC. destroy during a save ends both. */
+    void (*save)(struct hf_driver *d, struct hf_box *box, const struct hf_box_save *save, hf_box_save_cb cb,
+                 void *arg);
     /* Sets the template that the warm pool is filled with ("" = empty the pool). */
     void (*set_warm)(struct hf_driver *d, const char *template_id, uint32_t count);
 };

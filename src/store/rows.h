@@ -28,6 +28,13 @@ struct hf_sandbox_row {
     int64_t created_ms, started_ms, end_ms, ended_ms;
     int64_t deadline_boot_ms; /* CLOCK_BOOTTIME of boot_id */
     int64_t epoch;            /* of the session's binding */
+    int64_t generation;       /* 1 at the create, one more at each restore */
+    char pause_depth[8];      /* "" | warm | cold */
+    char pause_id[HF_ROW_ID]; /* the snapshot that a cold pause is in */
+    int64_t paused_ms;
+    char snapshot_id[HF_ROW_ID]; /* that it was made from; "" = from its template */
+    unsigned char *env_sealed;   /* environment that envd gets when it boots again; sealed (control/seal.h) */
+    size_t env_sealed_n;
 };
 void hf_sandbox_row_done(struct hf_sandbox_row *s);
 #define hf_auto_sandbox_row hf_cleanup(hf_sandbox_row_done)
@@ -38,6 +45,8 @@ struct hf_event_row {
     char kind[32], from[16], to[16], cause[24], detail[HF_ROW_TEXT];
 };
 
+/* meta: JSON object {"env","user","workdir","start_cmd","ready_cmd","cpu_count","memory_mb","mounts",
+ * "snapshot_id" (the started template)…}; all optional. */
 struct hf_template_row {
     char id[HF_ROW_ID], tenant[HF_ROW_ID], name[HF_ROW_NAME], sha256[65],
         state[16]; /* importing | ready | deleting */

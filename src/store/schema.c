@@ -67,7 +67,40 @@ static const char schema_2[] =
     "CREATE TABLE outbound_cursor(one INTEGER PRIMARY KEY CHECK(one = 1), file TEXT NOT NULL,"
     " position INTEGER NOT NULL);";
 
-static const char *const migrations[] = {schema_1, schema_2};
+/* A sandbox's pause: pause_depth is "" (it runs), "warm" or "cold"; pause_id the snapshot that a cold one is
+ * in. Names of snapshots are unique within a tenant; taking a name again moves it. */
+static const char schema_3[] =
+    "ALTER TABLE sandboxes ADD COLUMN generation INTEGER NOT NULL DEFAULT 1;"
+    "ALTER TABLE sandboxes ADD COLUMN pause_depth TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE sandboxes ADD COLUMN pause_id TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE sandboxes ADD COLUMN paused_ms INTEGER NOT NULL DEFAULT 0;"
+    "ALTER TABLE sandboxes ADD COLUMN snapshot_id TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE sandboxes ADD COLUMN env_sealed BLOB NOT NULL DEFAULT x'';"
+    "CREATE TABLE snapshots(id TEXT PRIMARY KEY, tenant TEXT NOT NULL, purpose TEXT NOT NULL,"
+    " kind TEXT NOT NULL, state TEXT NOT NULL, sandbox_id TEXT NOT NULL, session_id TEXT NOT NULL,"
+    " template_id TEXT NOT NULL, parent_id TEXT NOT NULL, generation INTEGER NOT NULL, detail TEXT NOT NULL,"
+    " meta TEXT NOT NULL, env_sealed BLOB NOT NULL, bytes INTEGER NOT NULL, exclusive_bytes INTEGER NOT NULL,"
+    " frozen_us INTEGER NOT NULL, total_us INTEGER NOT NULL, created_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX snapshots_tenant ON snapshots(tenant, created_ms, id);"
+    "CREATE INDEX snapshots_sandbox ON snapshots(sandbox_id, created_ms);"
+    "CREATE TABLE snapshot_names(tenant TEXT NOT NULL, name TEXT NOT NULL, snapshot_id TEXT NOT NULL,"
+    " PRIMARY KEY(tenant, name)) WITHOUT ROWID;"
+    "CREATE INDEX snapshot_names_id ON snapshot_names(snapshot_id);"
+    "ALTER TABLE templates ADD COLUMN meta TEXT NOT NULL DEFAULT '{}';"
+    "ALTER TABLE templates ADD COLUMN build_id TEXT NOT NULL DEFAULT '';"
+    "ALTER TABLE template_names ADD COLUMN created_ms INTEGER NOT NULL DEFAULT 0;"
+    "CREATE TABLE builds(id TEXT PRIMARY KEY, template_id TEXT NOT NULL, tenant TEXT NOT NULL,"
+    " state TEXT NOT NULL, ask TEXT NOT NULL, reason TEXT NOT NULL, step TEXT NOT NULL,"
+    " created_ms INTEGER NOT NULL, started_ms INTEGER NOT NULL, ended_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "CREATE INDEX builds_template ON builds(template_id, created_ms);"
+    "CREATE TABLE build_logs(build_id TEXT NOT NULL, seq INTEGER NOT NULL, time_ms INTEGER NOT NULL,"
+    " level TEXT NOT NULL, step TEXT NOT NULL, message TEXT NOT NULL, PRIMARY KEY(build_id, seq))"
+    " WITHOUT ROWID;"
+    "CREATE TABLE layers(hash TEXT PRIMARY KEY, tenant TEXT NOT NULL, state TEXT NOT NULL,"
+    " meta TEXT NOT NULL, bytes INTEGER NOT NULL, used_ms INTEGER NOT NULL) WITHOUT ROWID;"
+    "ALTER TABLE volumes ADD COLUMN kind TEXT NOT NULL DEFAULT 'exclusive';";
+
+static const char *const migrations[] = {schema_1, schema_2, schema_3};
 
 int meta_sql_err(sqlite3 *db, struct hf_err *err, const char *what)
 {

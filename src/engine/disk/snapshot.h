@@ -1,0 +1,74 @@
+/* Snapshots on the disk: DATA/pool/snapshots/<id>/, one directory each.
+ *
+ *   disk.img       the writable layer, a reflink
+ *   box            what the driver needs to start from it (opaque here)
+ *   mem/           images of the processes, kind "full" only
+ *   tmpfs.tar      what was in the box's memory file systems, kind "full" only
+ *   manifest.json  written last, by rename: a directory without one is no snapshot
+ *   stamps         size, ctime and inode of each part when its hash was taken; of this machine, never exported
+ *
+ * The manifest is versioned JSON: kind, ids, lineage, limits, what the host must have, and for each part its
+ * name, size and SHA-256. A commit writes it with the hashes of small parts; the hashes of the large ones
+ * (disk, pages) are null until hf_snapshot_seal has filled them in, in the background. The hash of an image
+ * with holes is taken over its data segments, each preceded by its offset and length (two 64-bit
+ * little-endian numbers), so it costs what is used and not what is promised.
+ *
+ * All calls block: worker threads only. */
+#pragma once
+
+#include <jansson.h>
+
+#include "base/err.h"
+
+#define HF_SNAPSHOT_VERSION 1
+#define HF_SNAPSHOT_PART_MAX 4096u       /* parts of one snapshot (files below mem/ are parts) */
+#define HF_SNAPSHOT_MANIFEST_MAX (4u << 20)
+#define HF_SNAPSHOT_HASH_AT_ONCE (1u << 20) /* parts up to this size are hashed by the commit */
+
+struct hf_snapshot_meta {
+    char id[64];
+    bool memory;              /* kind "full", else "disk" */
+    char template_id[64];     /* the image under the writable layer */
+    char template_sha256[65]; /* of that image; a foreign pool must have the same one */
+    char parent[64], sandbox_id[64];
+    uint64_t generation;
+    uint64_t disk_bytes; /* size of the writable layer */
+    int64_t created_ms;
+    json_t *config; /* object: what the control plane wants back (limits, mounts, metadata, network …); owned */
+};
+void hf_snapshot_meta_done(struct hf_snapshot_meta *m);
+
+/* Makes the empty directory; one without a manifest is emptied first. *ret_dir is heap. -EEXIST when there is
+ * a snapshot of that id. id: [a-z0-9-]{1,63}. */
+int hf_snapshot_begin(const char *data_dir, const char *id, char **ret_dir, struct hf_err *err) HF_MUST_USE;
+/* Flushes the parts and writes the manifest: from here on it is a snapshot. Idempotent. */
+int hf_snapshot_commit(const char *data_dir, const struct hf_snapshot_meta *m, struct hf_err *err) HF_MUST_USE;
+/* Takes the hashes that are missing. Idempotent; -ECANCELED when *stop became true. */
+int hf_snapshot_seal(const char *data_dir, const char *id, const bool *stop, struct hf_err *err) HF_MUST_USE;
+/* Reads the manifest and checks every part: there, of the right size, unchanged since it was hashed (by its
+ * stamp; hashed again when that differs), and that this host can start it. -ENOENT no such snapshot; -EUCLEAN
+ * damaged, with the part's name; -EPROTONOSUPPORT another version; -EXDEV for another kind of host (machine
+ * type, missing processor feature, template image of another hash), with what is missing. ret may be NULL. */
+int hf_snapshot_open(const char *data_dir, const char *id, struct hf_snapshot_meta *ret,
+                     struct hf_err *err) HF_MUST_USE;
+/* The same, every part hashed; those without a hash so far are named in *ret_unsealed (a count). */
+int hf_snapshot_verify(const char *data_dir, const char *id, unsigned *ret_unsealed,
+                       struct hf_err *err) HF_MUST_USE;
+/* Missing is success. The manifest goes first. */
+int hf_snapshot_remove(const char *data_dir, const char *id, struct hf_err *err) HF_MUST_USE;
+/* Bytes on the disk that only this snapshot has, and those that it shares with others (reflinks). */
+int hf_snapshot_usage(const char *data_dir, const char *id, uint64_t *ret_exclusive, uint64_t *ret_shared,
+                      struct hf_err *err) HF_MUST_USE;
+/* Calls fn for each directory; complete: it has a manifest. */
+int hf_snapshot_each(const char *data_dir, void (*fn)(void *arg, const char *id, bool complete), void *arg,
+                     struct hf_err *err) HF_MUST_USE;
+
+/* One stream: a tar (pax, sparse files as such) compressed with zstd; manifest.json is its first entry, so a
+ * reader can refuse early. Seals first. with_template: the template's image goes along, as a part. */
+int hf_snapshot_export(const char *data_dir, const char *id, bool with_template, int out_fd,
+                       struct hf_err *err) HF_MUST_USE;
+/* Reads such a stream from in_fd into the snapshot `id` (a new id, whatever the stream says); every hash is
+ * checked before the manifest is written. The template's image is installed when the pool lacks it; -EXDEV
+ * when it is neither here nor in the stream. */
+int hf_snapshot_import(const char *data_dir, const char *id, int in_fd, struct hf_snapshot_meta *ret,
+                       struct hf_err *err) HF_MUST_USE;
