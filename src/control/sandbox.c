@@ -146,7 +146,11 @@ struct hf_create {
     size_t n_mounts;
     struct {
         char *image, *path;
+        enum hf_box_mount_kind kind;
+        bool read_only;
     } mounts[HF_CONTROL_MOUNTS_MAX];
+    char *from_dir; /* NULL = from its template */
+    bool from_memory;
     hf_sandbox_cb cb;
     void *arg;
 };
@@ -166,6 +170,7 @@ static void finish(struct hf_create *cr, const struct hf_err *err)
         free(cr->mounts[i].path);
     }
     json_decref(cr->env);
+    free(cr->from_dir);
     free(cr);
     hf_sandbox_unref(sb);
 }
@@ -372,9 +377,16 @@ static void on_row(void *arg, int r, const struct hf_err *err)
                                .pids_max = (uint32_t)sb->row.pids_max,
                                .disk_bytes = (uint64_t)sb->row.disk_bytes,
                                .network = cr->wire,
-                               .n_mounts = cr->n_mounts};
+                               .n_mounts = cr->n_mounts,
+                               .from = cr->from_dir,
+                               .from_memory = cr->from_memory,
+                               .generation = (uint64_t)sb->row.generation,
+                               .clone = cr->from_dir != NULL};
     for (size_t i = 0; i < cr->n_mounts; i++)
-        spec.mounts[i] = (struct hf_box_mount){cr->mounts[i].image, cr->mounts[i].path, false};
+        spec.mounts[i] = (struct hf_box_mount){.kind = cr->mounts[i].kind,
+                                               .image = cr->mounts[i].image,
+                                               .path = cr->mounts[i].path,
+                                               .read_only = cr->mounts[i].read_only};
     sb->driver_busy = true;
     c->driver->ops->create(c->driver, &spec, on_box, cr);
 }
@@ -403,6 +415,9 @@ static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, con
     row->timeout_s = req->timeout_s;
     row->created_ms = hf_real_ms();
     row->epoch = req->epoch;
+    row->generation = 1;
+    (void)snprintf(row->snapshot_id, sizeof(row->snapshot_id), "%s",
+                   req->snapshot_id ? req->snapshot_id : "");
     row->metadata = req->metadata ? json_dumps(req->metadata, JSON_COMPACT | JSON_SORT_KEYS) : NULL;
     /* Every switch is resolved to a value: nothing absent may later be read as open. */
     row->network = req->network ? json_dumps(req->network, JSON_COMPACT)
@@ -437,10 +452,14 @@ void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf
     cr->cb = cb;
     cr->arg = arg;
     cr->wire = wants_wire(sb);
+    cr->from_dir = req->from_dir ? hf_xstrdup(req->from_dir) : NULL;
+    cr->from_memory = req->from_memory;
     cr->n_mounts = HF_MIN(req->n_mounts, (size_t)HF_CONTROL_MOUNTS_MAX);
     for (size_t i = 0; i < cr->n_mounts; i++) {
-        cr->mounts[i].image = hf_xstrdup(req->mounts[i].image);
+        cr->mounts[i].image = hf_xstrdup(req->mounts[i].image ? req->mounts[i].image : "");
         cr->mounts[i].path = hf_xstrdup(req->mounts[i].path);
+        cr->mounts[i].kind = req->mounts[i].kind;
+        cr->mounts[i].read_only = req->mounts[i].read_only;
     }
     sb->create = cr;
     if (ret_id)

@@ -101,8 +101,8 @@ struct hf_box_stats {
 struct hf_driver_caps {
     bool memory_limit, cpu_limit, pids_limit, io_limit; /* cgroup controllers that are present */
     bool disk_quota, reflink, warm_pool, network;
-    bool pause;           /* freeze works */
-    bool snapshot_memory; /* save with memory works: CRIU is there and passed its check */
+    bool pause;            /* freeze works */
+    bool snapshot_memory;  /* save with memory works: CRIU is there and passed its check */
     const char *isolation; /* "shared-kernel" or "vm" */
     char missing[256];     /* what this host lacks, for people; "" when nothing */
 };
@@ -112,6 +112,7 @@ struct hf_driver_config {
     const char *run_dir;             /* absolute, short (socket paths): /run/holdfast/<8 hex> */
     const char *shim_path;           /* absolute path of holdfast-shim */
     const char *envd_path;           /* absolute path of holdfast-envd */
+    const char *criu_path;           /* absolute path of criu; NULL or missing: processes can't be saved */
     const char *cgroup_root;         /* "/sys/fs/cgroup", or a fake one in tests */
     uint64_t pool_bytes;             /* size limit of the XFS pool image where the host has no reflink */
     uint32_t warm_pool;              /* boxes kept ready */
@@ -162,8 +163,8 @@ struct hf_driver_ops {
     /* Plugs the box into the fabric or takes it out (its interface, routes and resolver come and go).
      * Idempotent. */
     void (*network)(struct hf_driver *d, struct hf_box *box, bool up, hf_done_cb cb, void *arg);
-    /* Stops all processes of the box where they are, or lets them go on. Idempotent. destroy works on a frozen
-     * box; envd does not answer in one. */
+    /* Stops all processes of the box where they are, or lets them go on. Idempotent. destroy works on a
+     * frozen box; envd does not answer in one. */
     void (*freeze)(struct hf_driver *d, struct hf_box *box, bool frozen, hf_done_cb cb, void *arg);
     /* Saves the box, running or frozen; afterwards it is as before (running, frozen), unless save->end. On
      * failure it is as before too. -EOPNOTSUPP: its processes can't be dumped, err says which and why, and a

@@ -19,6 +19,7 @@ struct hf_box *cell_box_new(struct cell_driver *d, uint32_t n)
     hf_list_init(&box->requests);
     hf_list_init(&box->dials);
     hf_list_init(&box->wirings);
+    hf_list_init(&box->savings);
     hf_list_add_tail(&d->boxes, &box->link);
     if (n)
         cell_box_number(box, n);
@@ -51,6 +52,7 @@ void cell_box_free(struct hf_box *box)
     cell_fail_requests(box, &err);
     cell_dials_orphan(box);
     cell_wirings_orphan(box);
+    cell_savings_orphan(box);
     cell_timer_free(&box->kill_timer);
     cell_pool_drop(box);
     hf_list_del(&box->turn);

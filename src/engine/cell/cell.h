@@ -50,7 +50,8 @@ struct hf_box {
     struct cell_watch *pid_watch;
     pid_t shim_pid;
     int disk_fd_in_shim; /* number of its descriptor of the writable layer; -1 = unknown */
-    struct hf_list requests, dials, wirings;
+    struct hf_list requests, dials, wirings, savings;
+    bool frozen;
     uint64_t last_request;
 
     bool exit_known;
@@ -68,6 +69,7 @@ struct hf_box {
 struct cell_driver {
     struct hf_driver base; /* first */
     char *data_dir, *run_dir, *shim_path, *envd_path;
+    char *criu_path;              /* "" = none: processes can't be saved */
     struct hf_cell_fabric fabric; /* ns "": none */
     struct hf_cg cg;
     bool reflink;
@@ -136,7 +138,7 @@ int cell_send_kill(struct hf_box *box) HF_MUST_USE;
 /* Blocking: SIGKILL to the process that listens on dir's shim.sock. Call while its lock is held. */
 void cell_kill_supervisor(const char *dir);
 /* Blocking, for scan: asks a shim for its info. */
-int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec,
+int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec, bool *ret_frozen,
                   int *ret_disk_fd) HF_MUST_USE;
 
 /* box.c: what the supervisor said */
@@ -187,6 +189,10 @@ void cell_scan(struct hf_driver *base, void (*found)(void *arg, const struct hf_
                hf_done_cb done, void *arg);
 void cell_dial(struct hf_driver *base, struct hf_box *box, uint16_t port, hf_fd_cb cb, void *arg);
 void cell_network(struct hf_driver *base, struct hf_box *box, bool up, hf_done_cb cb, void *arg);
+void cell_freeze(struct hf_driver *base, struct hf_box *box, bool frozen, hf_done_cb cb, void *arg);
+void cell_save(struct hf_driver *base, struct hf_box *box, const struct hf_box_save *save, hf_box_save_cb cb,
+               void *arg);
+void cell_savings_orphan(struct hf_box *box);
 void cell_dials_orphan(struct hf_box *box); /* dials under way may no longer use the box */
 void cell_wirings_orphan(struct hf_box *box);
 /* Blocking: takes the interface of a dead cell out of the fabric. Missing is success; what fails is logged:

@@ -198,7 +198,8 @@ void cell_kill_supervisor(const char *dir)
         (void)kill(pid, SIGKILL);
 }
 
-int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec, int *ret_disk_fd)
+int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec, bool *ret_frozen,
+                  int *ret_disk_fd)
 {
     hf_auto_close int fd = connect_to(dir);
     if (fd < 0)
@@ -227,6 +228,7 @@ int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_s
         r = hf_cell_spec_read(text, spec);
         if (r < 0)
             return r;
+        *ret_frozen = hf_kv_u64(text, "frozen", 0) != 0;
         *ret_disk_fd = (int)hf_kv_int(text, "disk_fd", -1);
         *ret_pid = pid;
         *ret_fd = hf_take_fd(&fd);

@@ -27,11 +27,14 @@ static int copy_mounts(const struct hf_box_spec *spec, struct hf_cell_spec *want
     for (size_t i = 0; i < spec->n_mounts; i++) {
         const struct hf_box_mount *m = &spec->mounts[i];
         struct hf_cell_mount *to = &want->mounts[i];
-        if (m->path[0] != '/' || !m->path[1] || strchr(m->path, '\n') || strchr(m->image, '\n'))
+        const char *image = m->image ? m->image : "";
+        if (m->path[0] != '/' || !m->path[1] || strchr(m->path, '\n') || strchr(image, '\n'))
             return hf_err_set(err, -EINVAL, "a mount needs an absolute path below /");
         if ((size_t)snprintf(to->path, sizeof(to->path), "%s", m->path) >= sizeof(to->path) ||
-            (size_t)snprintf(to->image, sizeof(to->image), "%s", m->image) >= sizeof(to->image))
+            (size_t)snprintf(to->image, sizeof(to->image), "%s", image) >= sizeof(to->image))
             return hf_err_set(err, -ENAMETOOLONG, "the mount path %.80s is too long", m->path);
+        to->kind = (enum hf_cell_mount_kind)m->kind;
+        to->bytes = m->bytes;
         to->read_only = m->read_only;
     }
     want->n_mounts = spec->n_mounts;
@@ -58,6 +61,13 @@ static int copy_spec(const struct cell_driver *d, const struct hf_box_spec *spec
     want->limits.pids_max = spec->pids_max ? spec->pids_max : CELL_DEFAULT_PIDS;
     want->limits.io_bps = spec->io_bps;
     want->disk_bytes = spec->disk_bytes ? spec->disk_bytes : CELL_DEFAULT_DISK;
+    want->generation = spec->generation ? spec->generation : 1;
+    want->from_memory = spec->from && spec->from_memory;
+    want->clone = spec->clone;
+    if (spec->from && (spec->from[0] != '/' || (size_t)snprintf(want->from, sizeof(want->from), "%s",
+                                                                spec->from) >= sizeof(want->from)))
+        return hf_err_set(err, -EINVAL, "a start needs the absolute path of what was saved");
+    (void)snprintf(want->criu, sizeof(want->criu), "%s", d->criu_path);
     want->fabric = d->fabric;
     want->network = spec->network && d->fabric.ns[0];
     if (want->limits.memory_bytes < CELL_MEMORY_MIN)
@@ -86,6 +96,7 @@ static void on_claimed(void *arg, const struct hf_err *err, struct hf_str text, 
         s->n_mounts = c->want.n_mounts;
         s->limits = c->want.limits;
         s->network = c->want.network;
+        s->generation = c->want.generation;
         c->box->warm = false;
         c->box->ours = true;
         hf_killpoint("cell.claimed");
@@ -131,7 +142,7 @@ void cell_create(struct hf_driver *base, const struct hf_box_spec *spec, hf_box_
         cell_defer(base->loop, refuse, c);
         return;
     }
-    c->box = cell_pool_take(d, &c->want);
+    c->box = c->want.from[0] ? NULL : cell_pool_take(d, &c->want);
     if (c->box) {
         cell_request(c->box, "claim", &more, on_claimed, c);
         return;

@@ -11,6 +11,10 @@
 _Static_assert((int)HF_BOX_EXITED == (int)HF_CELL_EXITED && (int)HF_BOX_OOM == (int)HF_CELL_OOM &&
                    (int)HF_BOX_KILLED == (int)HF_CELL_KILLED && (int)HF_BOX_LOST == (int)HF_CELL_LOST,
                "causes travel as numbers");
+_Static_assert((int)HF_MOUNT_IMAGE == (int)HF_CELL_MOUNT_IMAGE &&
+                   (int)HF_MOUNT_DIR == (int)HF_CELL_MOUNT_DIR &&
+                   (int)HF_MOUNT_TMPFS == (int)HF_CELL_MOUNT_TMPFS,
+               "kinds of mounts travel as numbers");
 _Static_assert(HF_BOX_MOUNTS_MAX <= HF_CELL_MOUNTS_MAX, "a cell takes every mount that a spec can hold");
 
 /* The longest name below RUN: "/4294967295/envd.sock". */
@@ -63,6 +67,8 @@ static void caps(struct hf_driver *base, struct hf_driver_caps *ret)
     ret->reflink = d->reflink;
     ret->warm_pool = true;
     ret->network = d->fabric.ns[0] != '\0';
+    ret->pause = hf_cg_has(&d->cg, HF_CG_FREEZER);
+    ret->snapshot_memory = ret->pause && d->criu_path[0];
     ret->isolation = "shared-kernel";
     const struct {
         bool present;
@@ -73,6 +79,8 @@ static void caps(struct hf_driver *base, struct hf_driver_caps *ret)
         {ret->pids_limit, "process limits (cgroup controller pids)"},
         {ret->io_limit, "io limits (cgroup controller io or blkio)"},
         {ret->reflink, "reflink in the disk pool"},
+        {ret->pause, "pauses (cgroup freezer)"},
+        {ret->snapshot_memory, "memory images (CRIU, see holdfast doctor)"},
         {ret->network, "a network for sandboxes (see holdfast doctor)"},
     };
     size_t n = 0;
@@ -131,6 +139,7 @@ static void free_driver(struct cell_driver *d)
     free(d->run_dir);
     free(d->shim_path);
     free(d->envd_path);
+    free(d->criu_path);
     free(d);
 }
 
@@ -220,7 +229,8 @@ static int check_config(const struct hf_driver_config *cfg, struct hf_err *err)
     struct sockaddr_un addr;
     if (strlen(cfg->run_dir) + RUN_SUFFIX_MAX >= sizeof(addr.sun_path) ||
         strlen(cfg->data_dir) + RUN_SUFFIX_MAX + sizeof("/pool/blank") >= HF_CELL_PATH_MAX ||
-        strlen(cfg->cgroup_root) >= HF_CG_ROOT_MAX || strlen(cfg->envd_path) >= HF_CELL_PATH_MAX)
+        strlen(cfg->cgroup_root) >= HF_CG_ROOT_MAX || strlen(cfg->envd_path) >= HF_CELL_PATH_MAX ||
+        (cfg->criu_path && strlen(cfg->criu_path) >= HF_CELL_PATH_MAX))
         return hf_err_set(err, -ENAMETOOLONG, "the directory names are too long (run directory: at most %zu)",
                           sizeof(addr.sun_path) - RUN_SUFFIX_MAX - 1);
     int r = check_program(cfg->shim_path, "holdfast-shim", err);
@@ -281,6 +291,8 @@ static const struct hf_driver_ops cell_ops = {
     .dial = cell_dial,
     .stats = cell_stats,
     .network = cell_network,
+    .freeze = cell_freeze,
+    .save = cell_save,
     .close = close_driver,
     .set_warm = set_warm,
 };
@@ -306,6 +318,7 @@ int hf_cell_driver_new(uv_loop_t *loop, const struct hf_driver_config *cfg, stru
     d->run_dir = hf_xstrdup(cfg->run_dir);
     d->shim_path = hf_xstrdup(cfg->shim_path);
     d->envd_path = hf_xstrdup(cfg->envd_path);
+    d->criu_path = hf_xstrdup(cfg->criu_path && access(cfg->criu_path, X_OK) == 0 ? cfg->criu_path : "");
     d->starts_max = starts_max();
     d->warm_target = cfg->warm_pool;
     (void)snprintf(d->warm_template, sizeof(d->warm_template), "%s",

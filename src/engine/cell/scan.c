@@ -11,7 +11,7 @@
 
 struct found {
     struct hf_cell_spec spec;
-    bool alive;
+    bool alive, frozen;
     struct hf_cell_exit exit;
     int fd, pidfd, disk_fd;
     pid_t pid;
@@ -102,7 +102,8 @@ static void look_at(struct found *f)
 {
     struct hf_cell_spec spec;
     if (supervisor_lives(f->spec.dir) &&
-        cell_ask_info(f->spec.dir, &f->fd, &f->pid, &spec, &f->disk_fd) == 0 && spec.n == f->spec.n) {
+        cell_ask_info(f->spec.dir, &f->fd, &f->pid, &spec, &f->frozen, &f->disk_fd) == 0 &&
+        spec.n == f->spec.n) {
         f->pidfd = (int)syscall(SYS_pidfd_open, f->pid, 0);
         f->alive = f->pidfd >= 0;
         if (f->alive)
@@ -133,12 +134,14 @@ static void tell(struct scan *s, struct found *f)
     box->state = f->alive ? CELL_RUNNING : CELL_ENDED;
     box->exit = f->exit;
     box->disk_fd_in_shim = f->disk_fd;
+    box->frozen = f->frozen;
     if (f->alive) /* an end before adopt is reported by adopt */
         cell_box_connect(box, f->fd, f->pidfd, f->pid);
     struct hf_box_found out = {
         .box = box,
         .sandbox_id = box->spec.sandbox_id,
         .alive = f->alive,
+        .frozen = f->frozen,
         .exit = {.cause = (enum hf_box_cause)f->exit.cause, .code = f->exit.code},
     };
     (void)snprintf(out.exit.detail, sizeof(out.exit.detail), "%s", f->exit.detail);

@@ -37,7 +37,13 @@ static int prepare_disk(struct start *j)
                    st.stx_attributes & STATX_ATTR_MOUNT_ROOT;
     int r = mounted ? 0 : hf_disk_template_mount(j->d->data_dir, j->d->run_dir, s->template_id, &j->err);
     hf_auto_free char *blank = NULL;
-    if (r == 0)
+    struct stat from;
+    if (r == 0 && s->from[0]) {
+        blank = hf_xasprintf("%s/disk.img", s->from);
+        if (stat(blank, &from) < 0)
+            return hf_err_set(&j->err, -errno, "cannot open the saved disk %s: %s", blank, strerror(errno));
+        s->disk_bytes = (uint64_t)from.st_size;
+    } else if (r == 0)
         r = hf_disk_blank(j->d->data_dir, s->disk_bytes, &blank, &j->err);
     if (r == 0 && (size_t)snprintf(s->blank, sizeof(s->blank), "%s", blank) >= sizeof(s->blank))
         r = hf_err_set(&j->err, -ENAMETOOLONG, "the path %s is too long", blank);

@@ -5,7 +5,8 @@
  *   mem/           images of the processes, kind "full" only
  *   tmpfs.tar      what was in the box's memory file systems, kind "full" only
  *   manifest.json  written last, by rename: a directory without one is no snapshot
- *   stamps         size, ctime and inode of each part when its hash was taken; of this machine, never exported
+ *   stamps         size, ctime and inode of each part when its hash was taken; of this machine, never
+ * exported
  *
  * The manifest is versioned JSON: kind, ids, lineage, limits, what the host must have, and for each part its
  * name, size and SHA-256. A commit writes it with the hashes of small parts; the hashes of the large ones
@@ -21,7 +22,7 @@
 #include "base/err.h"
 
 #define HF_SNAPSHOT_VERSION 1
-#define HF_SNAPSHOT_PART_MAX 4096u       /* parts of one snapshot (files below mem/ are parts) */
+#define HF_SNAPSHOT_PART_MAX 4096u /* parts of one snapshot (files below mem/ are parts) */
 #define HF_SNAPSHOT_MANIFEST_MAX (4u << 20)
 #define HF_SNAPSHOT_HASH_AT_ONCE (1u << 20) /* parts up to this size are hashed by the commit */
 
@@ -34,7 +35,8 @@ struct hf_snapshot_meta {
     uint64_t generation;
     uint64_t disk_bytes; /* size of the writable layer */
     int64_t created_ms;
-    json_t *config; /* object: what the control plane wants back (limits, mounts, metadata, network …); owned */
+    json_t
+        *config; /* object: what the control plane wants back (limits, mounts, metadata, network …); owned */
 };
 void hf_snapshot_meta_done(struct hf_snapshot_meta *m);
 
@@ -42,7 +44,8 @@ void hf_snapshot_meta_done(struct hf_snapshot_meta *m);
  * a snapshot of that id. id: [a-z0-9-]{1,63}. */
 int hf_snapshot_begin(const char *data_dir, const char *id, char **ret_dir, struct hf_err *err) HF_MUST_USE;
 /* Flushes the parts and writes the manifest: from here on it is a snapshot. Idempotent. */
-int hf_snapshot_commit(const char *data_dir, const struct hf_snapshot_meta *m, struct hf_err *err) HF_MUST_USE;
+int hf_snapshot_commit(const char *data_dir, const struct hf_snapshot_meta *m,
+                       struct hf_err *err) HF_MUST_USE;
 /* Takes the hashes that are missing. Idempotent; -ECANCELED when *stop became true. */
 int hf_snapshot_seal(const char *data_dir, const char *id, const bool *stop, struct hf_err *err) HF_MUST_USE;
 /* Reads the manifest and checks every part: there, of the right size, unchanged since it was hashed (by its

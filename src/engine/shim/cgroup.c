@@ -8,7 +8,9 @@
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
+#include <time.h>
 
+#include "base/clock.h"
 #include "base/path.h"
 
 #define PATH_CAP (HF_CG_ROOT_MAX + HF_CG_GROUP_MAX + 96)
@@ -17,6 +19,9 @@
 
 static const char *const v1_dirs[HF_CG_CTL_N] = {"memory", "cpu", "cpuacct", "pids", "freezer", "blkio"};
 static const char *const v2_names[HF_CG_CTL_N] = {"memory", "cpu", NULL, "pids", NULL, "io"};
+
+#define FREEZE_PAUSE_MIN_NS 20000
+#define FREEZE_PAUSE_MAX_NS 2000000
 
 /* <root>/[ctl/]<group>[/<n>][/leaf]; n = 0: the group itself. */
 static void build_path(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf, char *out)
@@ -336,6 +341,97 @@ int hf_cg_oom_watch(const struct hf_cg *cg, uint32_t n)
     return hf_take_fd(&event);
 }
 
+static char *read_text(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf)
+{
+    char path[PATH_CAP], *text = NULL;
+    if (!hf_cg_has(cg, c))
+        return NULL;
+    build_path(cg, c, n, leaf, path);
+    return hf_read_file(path, FILE_MAX, &text, NULL) < 0 ? NULL : text;
+}
+
+static uint64_t leading_number(const char *p)
+{
+    uint64_t v = 0;
+    size_t n = strspn(p, "0123456789");
+    return hf_parse_u64((struct hf_str){p, n}, UINT64_MAX, &v) < 0 ? 0 : v;
+}
+
+static uint64_t read_number(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf)
+{
+    hf_auto_free char *text = read_text(cg, c, n, leaf);
+    return text ? leading_number(text) : 0;
+}
+
+/* The number after "key " at the start of a line. */
+static uint64_t read_field(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf,
+                           const char *key)
+{
+    hf_auto_free char *text = read_text(cg, c, n, leaf);
+    size_t len = strlen(key);
+    for (const char *p = text; p; p = strchr(p, '\n')) {
+        p += *p == '\n';
+        if (strncmp(p, key, len) == 0 && p[len] == ' ')
+            return leading_number(p + len + 1);
+    }
+    return 0;
+}
+
+/* v1 says FREEZING until the last one stopped; v2 in cgroup.events. */
+static bool is_stopped(const struct hf_cg *cg, uint32_t n)
+{
+    if (cg->version == 2)
+        return read_field(cg, HF_CG_FREEZER, n, "cgroup.events", "frozen") == 1;
+    hf_auto_free char *text = read_text(cg, HF_CG_FREEZER, n, "freezer.state");
+    return text && hf_str_starts(hf_str_c(text), "FROZEN");
+}
+
+bool hf_cg_frozen(const struct hf_cg *cg, uint32_t n)
+{
+    if (cg->version == 2)
+        return read_number(cg, HF_CG_FREEZER, n, "cgroup.freeze") == 1;
+    return read_number(cg, HF_CG_FREEZER, n, "freezer.self_freezing") == 1;
+}
+
+void hf_cg_freezer_path(const struct hf_cg *cg, uint32_t n, char *out, size_t cap)
+{
+    char path[PATH_CAP];
+    build_path(cg, HF_CG_FREEZER, n, NULL, path);
+    (void)snprintf(out, cap, "%s", path);
+}
+
+static int set_frozen(const struct hf_cg *cg, uint32_t n, bool frozen, struct hf_err *err)
+{
+    if (cg->version == 2)
+        return write_file(cg, HF_CG_FREEZER, n, "cgroup.freeze", frozen ? "1" : "0", err);
+    return write_file(cg, HF_CG_FREEZER, n, "freezer.state", frozen ? "FROZEN" : "THAWED", err);
+}
+
+int hf_cg_freeze(const struct hf_cg *cg, uint32_t n, bool frozen, struct hf_err *err)
+{
+    if (!hf_cg_has(cg, HF_CG_FREEZER))
+        return hf_err_set(err, -EOPNOTSUPP, "this host has no cgroup freezer (see holdfast doctor)");
+    int r = set_frozen(cg, n, frozen, err);
+    if (r < 0 || !frozen)
+        return r;
+    uint64_t end = hf_mono_ms() + HF_CG_FREEZE_TIMEOUT_MS;
+    struct timespec pause = {0, FREEZE_PAUSE_MIN_NS};
+    while (!is_stopped(cg, n)) {
+        if (hf_mono_ms() >= end) {
+            (void)set_frozen(cg, n, false, NULL);
+            return hf_err_set(err, -ETIMEDOUT,
+                              "the sandbox did not stop within %u ms: a process of it is in an "
+                              "uninterruptible wait",
+                              HF_CG_FREEZE_TIMEOUT_MS);
+        }
+        (void)nanosleep(&pause, NULL);
+        pause.tv_nsec = HF_MIN(pause.tv_nsec * 2, FREEZE_PAUSE_MAX_NS);
+        if (cg->version == 1) /* tasks that were forked meanwhile */
+            (void)set_frozen(cg, n, true, NULL);
+    }
+    return 0;
+}
+
 /* SIGKILL to the processes of one directory. */
 static void kill_dir(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf)
 {
@@ -356,6 +452,8 @@ static void kill_dir(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const
 
 void hf_cg_kill(const struct hf_cg *cg, uint32_t n)
 {
+    if (hf_cg_has(cg, HF_CG_FREEZER))
+        (void)set_frozen(cg, n, false, NULL);
     if (cg->version == 2) {
         if (write_file(cg, HF_CG_MEMORY, n, "cgroup.kill", "1", NULL) == 0)
             return;
@@ -394,42 +492,6 @@ int hf_cg_remove(const struct hf_cg *cg, uint32_t n)
         r = r < 0 ? r : one;
     }
     return r;
-}
-
-static char *read_text(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf)
-{
-    char path[PATH_CAP], *text = NULL;
-    if (!hf_cg_has(cg, c))
-        return NULL;
-    build_path(cg, c, n, leaf, path);
-    return hf_read_file(path, FILE_MAX, &text, NULL) < 0 ? NULL : text;
-}
-
-static uint64_t leading_number(const char *p)
-{
-    uint64_t v = 0;
-    size_t n = strspn(p, "0123456789");
-    return hf_parse_u64((struct hf_str){p, n}, UINT64_MAX, &v) < 0 ? 0 : v;
-}
-
-static uint64_t read_number(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf)
-{
-    hf_auto_free char *text = read_text(cg, c, n, leaf);
-    return text ? leading_number(text) : 0;
-}
-
-/* The number after "key " at the start of a line. */
-static uint64_t read_field(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf,
-                           const char *key)
-{
-    hf_auto_free char *text = read_text(cg, c, n, leaf);
-    size_t len = strlen(key);
-    for (const char *p = text; p; p = strchr(p, '\n')) {
-        p += *p == '\n';
-        if (strncmp(p, key, len) == 0 && p[len] == ' ')
-            return leading_number(p + len + 1);
-    }
-    return 0;
 }
 
 uint64_t hf_cg_oom_kills(const struct hf_cg *cg, uint32_t n)

@@ -76,7 +76,16 @@ void hf_cg_close(struct hf_cg_fds *fds);
 /* A descriptor that polls ready (v1: POLLIN, read 8 bytes; v2: POLLPRI, read it whole) when memory ran out;
  * -1 where that is not known. */
 int hf_cg_oom_watch(const struct hf_cg *cg, uint32_t n);
-/* SIGKILL to every process in it. */
+/* How long the kernel may take to stop every process; one in an uninterruptible wait holds it up. */
+#define HF_CG_FREEZE_TIMEOUT_MS 5000u
+/* Stops every process in it where it is, or lets them go on. Idempotent. -ETIMEDOUT: some did not stop, all
+ * go on again. */
+int hf_cg_freeze(const struct hf_cg *cg, uint32_t n, bool frozen, struct hf_err *err) HF_MUST_USE;
+/* Whether it was stopped by us. */
+bool hf_cg_frozen(const struct hf_cg *cg, uint32_t n);
+/* The directory that CRIU's freezer uses: <root>/[freezer/]<group>/<n>. */
+void hf_cg_freezer_path(const struct hf_cg *cg, uint32_t n, char *out, size_t cap);
+/* SIGKILL to every process in it. A stopped one has to go on to die of it: thaws. */
 void hf_cg_kill(const struct hf_cg *cg, uint32_t n);
 /* Removes the directories; missing is success; -EBUSY while processes are left. */
 int hf_cg_remove(const struct hf_cg *cg, uint32_t n) HF_MUST_USE;

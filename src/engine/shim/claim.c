@@ -34,6 +34,12 @@ static void write_names(struct shim *s, int root_fd, const void *name)
     shim_write_names(root_fd, name);
 }
 
+static void write_generation(struct shim *s, int root_fd, const void *generation)
+{
+    (void)s;
+    shim_write_generation(root_fd, *(const uint64_t *)generation);
+}
+
 /* We are in the box's uts namespace already. */
 static int set_name(struct shim *s, const char *name, struct hf_err *err)
 {
@@ -115,6 +121,8 @@ int shim_claim(struct shim *s, struct hf_str text, struct hf_err *err)
         r = hf_cg_limit(&s->cg, s->spec.n, &want.limits, s->disk_dev, err);
     if (r == 0)
         r = set_name(s, want.sandbox_id, err);
+    if (r == 0 && want.generation != s->spec.generation)
+        r = shim_as_box_root(s, write_generation, &want.generation, err);
     if (r == 0 && want.n_mounts)
         r = attach_volumes(s, &want, err);
     if (r == 0 && want.network && !s->wired) /* the rule is that a warm box is wired; serve.c unplugs */

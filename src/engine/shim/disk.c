@@ -7,8 +7,11 @@
 #include <sys/stat.h>
 
 #include "base/fault.h"
+#include "base/path.h"
 #include "engine/disk/loop.h"
 #include "engine/shim/shim.h"
+
+#define TMPFS_BYTES (1ull << 20)
 
 static int clone_tree(const char *path, uint64_t attrs, const char *what, struct hf_err *err)
 {
@@ -42,6 +45,18 @@ static int check_template(int fd, const char *path, struct hf_err *err)
     return 0;
 }
 
+/* A layer that was mounted "volatile" is marked as perhaps unfinished. A saved one is not: it was flushed. */
+static int forget_volatile(int upper_fd, struct hf_err *err)
+{
+    hf_auto_close int dir = hf_open_in_root_nolink(upper_fd, "work/work/incompat", O_PATH | O_DIRECTORY, 0);
+    if (dir == -ENOENT)
+        return 0;
+    if (dir < 0 || (unlinkat(dir, "volatile", AT_REMOVEDIR) < 0 && errno != ENOENT))
+        return hf_err_set(err, dir < 0 ? dir : -errno, "cannot take over the saved disk: %s",
+                          strerror(dir < 0 ? -dir : errno));
+    return 0;
+}
+
 int shim_disk_open(struct shim *s, struct hf_err *err)
 {
     const struct hf_cell_spec *spec = &s->spec;
@@ -68,6 +83,9 @@ int shim_disk_open(struct shim *s, struct hf_err *err)
     if (s->upper_fd < 0)
         return s->upper_fd;
     hf_killpoint("shim.mounted");
+    r = spec->from[0] ? forget_volatile(s->upper_fd, err) : 0;
+    if (r < 0)
+        return r;
     s->disk_fd = openat(s->upper_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct stat st;
     if (s->disk_fd < 0 || fstat(s->disk_fd, &st) < 0)
@@ -81,8 +99,28 @@ int shim_disk_open(struct shim *s, struct hf_err *err)
     return 0;
 }
 
+/* Detached, so it is empty whenever a box starts, and in no save. */
+static int make_tmpfs(const struct hf_cell_mount *m, struct hf_err *err)
+{
+    char size[32];
+    hf_auto_close int fs = fsopen("tmpfs", FSOPEN_CLOEXEC);
+    (void)snprintf(size, sizeof(size), "%llu", (unsigned long long)(m->bytes ? m->bytes : TMPFS_BYTES));
+    int fd = -1;
+    if (fs >= 0 && fsconfig(fs, FSCONFIG_SET_STRING, "size", size, 0) == 0 &&
+        fsconfig(fs, FSCONFIG_SET_STRING, "mode", "0755", 0) == 0 &&
+        fsconfig(fs, FSCONFIG_CMD_CREATE, NULL, NULL, 0) == 0)
+        fd = fsmount(fs, FSMOUNT_CLOEXEC, MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NOEXEC);
+    return fd < 0 ? hf_err_set(err, -errno, "cannot make a memory file system: %s", strerror(errno)) : fd;
+}
+
 int shim_volume_open(const struct hf_cell_mount *m, struct hf_err *err)
 {
+    if (m->kind == HF_CELL_MOUNT_TMPFS)
+        return make_tmpfs(m, err);
+    if (m->kind == HF_CELL_MOUNT_DIR)
+        return clone_tree(m->image,
+                          MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID | (m->read_only ? MOUNT_ATTR_RDONLY : 0),
+                          "the volume", err);
     hf_auto_close int fd = hf_image_open_locked(m->image, m->read_only, err);
     if (fd < 0)
         return fd;

@@ -256,7 +256,10 @@ static int build_run(const struct shim *s, int root_fd, struct hf_err *err)
     hf_auto_close int file = openat(run, "holdfast/envd", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
     if (file < 0)
         return hf_err_set(err, -errno, "cannot make /run/holdfast/envd: %s", strerror(errno));
-    return attach(s->envd_fd, run, "holdfast/envd", err);
+    r = attach(s->envd_fd, run, "holdfast/envd", err);
+    if (r == 0)
+        shim_write_generation(root_fd, s->spec.generation);
+    return r;
 }
 
 /* One component of a volume's path: opened, or made for the box's user. No link is followed. */
@@ -304,6 +307,16 @@ static void write_etc(int root_fd, const char *rel, const char *text)
         hf_open_in_root_nolink(root_fd, rel, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0644);
     if (fd >= 0)
         (void)!hf_write_all(fd, text, strlen(text));
+}
+
+void shim_write_generation(int root_fd, uint64_t generation)
+{
+    char text[24];
+    int n = snprintf(text, sizeof(text), "%llu\n", (unsigned long long)generation);
+    hf_auto_close int fd =
+        hf_open_in_root_nolink(root_fd, "run/holdfast/generation", O_WRONLY | O_CREAT | O_NONBLOCK, 0644);
+    if (fd >= 0 && pwrite(fd, text, (size_t)n, 0) == n)
+        (void)!ftruncate(fd, n);
 }
 
 void shim_write_names(int root_fd, const char *name)

@@ -103,6 +103,8 @@ static int info(const struct shim *s, struct hf_buf *b)
         r = hf_kv_add_u64(b, "uid_base", s->uid_base);
     if (r == 0)
         r = hf_kv_add_int(b, "disk_fd", s->disk_fd);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "frozen", s->frozen);
     return r == 0 ? hf_cell_spec_write(&s->spec, b) : r;
 }
 
@@ -148,6 +150,10 @@ static void handle(struct shim *s, struct shim_client *c, struct hf_str text)
         r = shim_claim(s, text, &err);
     else if (hf_str_eq(op, "net"))
         r = shim_wire_request(s, text, &err);
+    else if (hf_str_eq(op, "freeze"))
+        r = shim_freeze_request(s, text, &err);
+    else if (hf_str_eq(op, "save"))
+        r = shim_save(s, text, &more, &err);
     else
         r = hf_err_set(&err, -ENOSYS, "this supervisor does not know the request");
     if (r < 0 && !err.r)

@@ -30,6 +30,8 @@ struct shim {
     struct hf_cg_fds cg_fds;
     bool cg_made;
     bool wired; /* the interface into the fabric is there */
+    bool frozen;
+    bool saved; /* with end: it never goes on */
     pid_t pid;
     int pidfd, userns_fd;
     int stderr_fd; /* read end */
@@ -70,6 +72,8 @@ int shim_place_volume(int root_fd, int mount_fd, const char *path, struct hf_err
 void shim_write_names(int root_fd, const char *name);
 /* /etc/resolv.conf below root_fd: the fabric's resolver when wired. Callers act as the box's root. */
 void shim_write_resolver(int root_fd, const struct hf_cell_spec *spec, bool wired);
+/* /run/holdfast/generation, in place: processes may have the file mapped. */
+void shim_write_generation(int root_fd, uint64_t generation);
 /* confine.c: limits, capabilities, seccomp. */
 int shim_limit_resources(struct hf_err *err) HF_MUST_USE;
 int shim_drop_privileges(struct hf_err *err) HF_MUST_USE;
@@ -90,5 +94,14 @@ int shim_wire_request(struct shim *s, struct hf_str text, struct hf_err *err) HF
 /* Runs fn as the box's root as far as files go, with the box's root directory. */
 int shim_as_box_root(struct shim *s, void (*fn)(struct shim *s, int root_fd, const void *arg),
                      const void *arg, struct hf_err *err) HF_MUST_USE;
+/* save.c: the requests freeze and save. */
+int shim_freeze(struct shim *s, bool frozen, struct hf_err *err) HF_MUST_USE;
+int shim_freeze_request(struct shim *s, struct hf_str text, struct hf_err *err) HF_MUST_USE;
+int shim_save(struct shim *s, struct hf_str text, struct hf_buf *more, struct hf_err *err) HF_MUST_USE;
+/* memory.c: dumps the stopped processes into dir/mem. -EOPNOTSUPP when one of them can't be, err says which.
+ */
+int shim_memory_dump(struct shim *s, int dir_fd, struct hf_err *err) HF_MUST_USE;
+/* What a restore must know of this life: lines for dir/box. */
+int shim_memory_facts(const struct shim *s, struct hf_buf *b) HF_MUST_USE;
 /* claim.c: gives a warm box its sandbox. */
 int shim_claim(struct shim *s, struct hf_str text, struct hf_err *err) HF_MUST_USE;

@@ -1,5 +1,7 @@
 #include "engine/shim/spec.h"
 
+static const char *const mount_kinds[] = {"image", "dir", "tmpfs"};
+
 static int add_claim(const struct hf_cell_spec *s, struct hf_buf *b)
 {
     int r = hf_kv_add(b, "sandbox_id", s->sandbox_id);
@@ -13,12 +15,19 @@ static int add_claim(const struct hf_cell_spec *s, struct hf_buf *b)
         r = hf_kv_add_u64(b, "io_bps", s->limits.io_bps);
     if (r == 0)
         r = hf_kv_add_u64(b, "network", s->network);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "generation", s->generation);
     for (size_t i = 0; r == 0 && i < s->n_mounts; i++) {
-        r = hf_kv_add(b, "mount_image", s->mounts[i].image);
+        const struct hf_cell_mount *m = &s->mounts[i];
+        r = hf_kv_add(b, "mount_image", m->image);
         if (r == 0)
-            r = hf_kv_add(b, "mount_path", s->mounts[i].path);
+            r = hf_kv_add(b, "mount_path", m->path);
         if (r == 0)
-            r = hf_kv_add(b, "mount_mode", s->mounts[i].read_only ? "ro" : "rw");
+            r = hf_kv_add(b, "mount_mode", m->read_only ? "ro" : "rw");
+        if (r == 0 && m->kind != HF_CELL_MOUNT_IMAGE)
+            r = hf_kv_add(b, "mount_kind", mount_kinds[m->kind]);
+        if (r == 0 && m->bytes)
+            r = hf_kv_add_u64(b, "mount_bytes", m->bytes);
     }
     return r;
 }
@@ -74,12 +83,18 @@ int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b)
         {"envd", s->envd},
         {"cgroup_root", s->cgroup_root},
         {"cgroup_group", s->cgroup_group},
+        {"from", s->from},
+        {"criu", s->criu},
     };
     int r = hf_kv_add_u64(b, "n", s->n);
     for (size_t i = 0; r == 0 && i < HF_ARRAY_LEN(texts); i++)
         r = hf_kv_add(b, texts[i].key, texts[i].value);
     if (r == 0)
         r = hf_kv_add_u64(b, "disk_bytes", s->disk_bytes);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "from_memory", s->from_memory);
+    if (r == 0)
+        r = hf_kv_add_u64(b, "clone", s->clone);
     if (r == 0)
         r = hf_cell_fabric_write(&s->fabric, b);
     return r == 0 ? add_claim(s, b) : r;
@@ -94,7 +109,18 @@ static int copy_value(struct hf_str v, char *out, size_t cap)
     return 0;
 }
 
-/* mount_image starts a mount, the other two keys complete the last one. */
+static int read_mount_kind(struct hf_str v, enum hf_cell_mount_kind *ret)
+{
+    for (size_t i = 0; i < HF_ARRAY_LEN(mount_kinds); i++) {
+        if (!hf_str_eq(v, mount_kinds[i]))
+            continue;
+        *ret = (enum hf_cell_mount_kind)i;
+        return 0;
+    }
+    return -EINVAL;
+}
+
+/* mount_image starts a mount, the other keys complete the last one. */
 static int read_mounts(struct hf_str text, struct hf_cell_spec *s)
 {
     struct hf_str k, v;
@@ -114,6 +140,10 @@ static int read_mounts(struct hf_str text, struct hf_cell_spec *s)
             r = copy_value(v, m->path, sizeof(m->path));
         } else if (m && hf_str_eq(k, "mount_mode")) {
             m->read_only = hf_str_eq(v, "ro");
+        } else if (m && hf_str_eq(k, "mount_kind")) {
+            r = read_mount_kind(v, &m->kind);
+        } else if (m && hf_str_eq(k, "mount_bytes")) {
+            r = hf_parse_u64(v, UINT64_MAX, &m->bytes);
         }
     }
     return r;
@@ -127,6 +157,7 @@ int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s)
     s->limits.pids_max = (uint32_t)hf_kv_u64(text, "pids_max", s->limits.pids_max);
     s->limits.io_bps = hf_kv_u64(text, "io_bps", s->limits.io_bps);
     s->network = hf_kv_u64(text, "network", 0) != 0;
+    s->generation = hf_kv_u64(text, "generation", 1);
     return r == 0 ? read_mounts(text, s) : r;
 }
 
@@ -146,6 +177,8 @@ int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret)
         {"envd", ret->envd, sizeof(ret->envd)},
         {"cgroup_root", ret->cgroup_root, sizeof(ret->cgroup_root)},
         {"cgroup_group", ret->cgroup_group, sizeof(ret->cgroup_group)},
+        {"from", ret->from, sizeof(ret->from)},
+        {"criu", ret->criu, sizeof(ret->criu)},
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++) {
         int r = hf_kv_copy(text, texts[i].key, texts[i].out, texts[i].cap);
@@ -154,6 +187,8 @@ int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret)
     }
     ret->n = (uint32_t)hf_kv_u64(text, "n", 0);
     ret->disk_bytes = hf_kv_u64(text, "disk_bytes", 0);
+    ret->from_memory = hf_kv_u64(text, "from_memory", 0) != 0;
+    ret->clone = hf_kv_u64(text, "clone", 0) != 0;
     int r = hf_cell_fabric_read(text, &ret->fabric);
     if (r < 0)
         return r;

@@ -7,10 +7,12 @@
  *   RUN/<n>/shim.sock, ctl.sock, envd.sock
  *
  * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
- *   request   op=<op> id=<number> …        op: info claim net socket statfs kill
- *             (net: state=up|down, and the net_* keys of the fabric to plug into)
- *   answer    id=<number> errno=<0 or errno> msg=… …   (socket: the descriptor by SCM_RIGHTS)
- *   event     event=ready | event=failed errno= msg= | event=exit cause= code= detail= */
+ *   request   op=<op> id=<number> …        op: info claim net socket statfs kill freeze save
+ *             (net: state=up|down, and the net_* keys of the fabric to plug into; freeze:
+ * state=frozen|thawed; save: dir=<directory> memory=0|1 end=0|1, answered with frozen_us and total_us, or
+ * with EOPNOTSUPP when the processes can't be dumped) answer    id=<number> errno=<0 or errno> msg=… …
+ * (socket: the descriptor by SCM_RIGHTS) event     event=ready | event=failed errno= msg= | event=exit cause=
+ * code= detail= */
 #pragma once
 
 #include "base/err.h"
@@ -30,9 +32,14 @@
 #define HF_CELL_NS_MAX 64
 #define HF_CELL_SUBNET_MAX 50
 
+/* As enum hf_box_mount_kind of driver.h; a static assertion in the driver holds them together. */
+enum hf_cell_mount_kind { HF_CELL_MOUNT_IMAGE, HF_CELL_MOUNT_DIR, HF_CELL_MOUNT_TMPFS };
+
 struct hf_cell_mount {
-    char image[HF_CELL_PATH_MAX];
+    enum hf_cell_mount_kind kind;
+    char image[HF_CELL_PATH_MAX]; /* of an image or a directory of the pool */
     char path[HF_CELL_MOUNT_PATH_MAX];
+    uint64_t bytes; /* size of a tmpfs */
     bool read_only;
 };
 
@@ -55,6 +62,12 @@ struct hf_cell_spec {
     char cgroup_root[HF_CELL_PATH_MAX];
     char cgroup_group[HF_CELL_ID_MAX]; /* "holdfast/<8 hex>" */
     uint64_t disk_bytes;
+    char from[HF_CELL_PATH_MAX]; /* directory that a save filled; "" = starts afresh (blank is then its
+                                    disk.img) */
+    bool from_memory;            /* its processes go on */
+    bool clone;                  /* as somebody else than the one that was saved */
+    uint64_t generation;         /* of the sandbox: /run/holdfast/generation */
+    char criu[HF_CELL_PATH_MAX]; /* program for saves and starts with memory; "" = none */
     struct hf_cg_limits limits;
     struct hf_cell_fabric fabric;
     bool network; /* has an interface into the fabric; a warm cell always, where there is one */
@@ -66,8 +79,8 @@ struct hf_cell_spec {
 int hf_cell_spec_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
 /* -EINVAL or -ENAMETOOLONG for what no daemon of ours wrote. */
 int hf_cell_spec_read(struct hf_str text, struct hf_cell_spec *ret) HF_MUST_USE;
-/* The part of a spec that a claim brings: sandbox_id, limits, network (absent: none), mounts. Other fields of
- * s are kept. */
+/* The part of a spec that a claim brings: sandbox_id, generation, limits, network (absent: none), mounts.
+ * Other fields of s are kept. */
 int hf_cell_claim_write(const struct hf_cell_spec *s, struct hf_buf *b) HF_MUST_USE;
 int hf_cell_claim_read(struct hf_str text, struct hf_cell_spec *s) HF_MUST_USE;
 /* The fabric's keys; nothing is written for a host without one, and what is absent reads as none. */

@@ -244,6 +244,8 @@ static void forget_dirty_pages(const struct shim *s)
 
 void shim_kill(struct shim *s)
 {
+    if (s->frozen) /* a stopped process does not die */
+        (void)!hf_cg_freeze(&s->cg, s->spec.n, false, &(struct hf_err){0});
     if (s->pidfd >= 0)
         (void)syscall(SYS_pidfd_send_signal, s->pidfd, SIGKILL, NULL, 0);
     if (s->kill_asked)

@@ -51,8 +51,16 @@ static void fill(struct hf_cell_spec *s)
         .limits = {2000, 512u << 20, 1024, 77},
         .fabric = {"/run/netns/holdfast-0123abcd", "10.117.0.0/16", "fd68::/64", true},
         .network = true,
-        .n_mounts = 2,
-        .mounts = {{"/d/a.img", "/workspace", false}, {"/d/b.img", "/with space/x=y", true}},
+        .from = "/d/pool/snapshots/s1",
+        .from_memory = true,
+        .clone = true,
+        .generation = 7,
+        .criu = "/usr/sbin/criu",
+        .n_mounts = 4,
+        .mounts = {{.image = "/d/a.img", .path = "/workspace"},
+                   {.image = "/d/b.img", .path = "/with space/x=y", .read_only = true},
+                   {HF_CELL_MOUNT_DIR, "/d/c.d", "/shared", 0, true},
+                   {HF_CELL_MOUNT_TMPFS, "", "/etc/agent-secrets", 65536, false}},
     };
 }
 
