@@ -45,6 +45,9 @@ struct hf_sandbox *hf_sandbox_new(struct hf_control *c, const struct hf_sandbox_
     sb->row.network = dup_or(row->network, "{}");
     sb->row.lifecycle = dup_or(row->lifecycle, "{}");
     sb->row.mounts = dup_or(row->mounts, "[]");
+    sb->row.env_sealed = row->env_sealed_n ? hf_xmalloc(row->env_sealed_n) : NULL;
+    if (row->env_sealed_n)
+        memcpy(sb->row.env_sealed, row->env_sealed, row->env_sealed_n);
     sb->metadata = json_loads(sb->row.metadata, 0, NULL);
     if (!sb->metadata)
         sb->metadata = json_object();

@@ -6,8 +6,11 @@ const char *const meta_write_sql[W_COUNT] = {
     [W_KEY] = "INSERT INTO api_keys(id, tenant, name, prefix, hash, created_ms) VALUES(?, ?, ?, ?, ?, ?)",
     [W_KEY_USED] = "UPDATE api_keys SET last_used_ms = ?2 WHERE id = ?1",
     [W_KEY_REVOKED] = "UPDATE api_keys SET revoked_ms = ?2 WHERE id = ?1 AND revoked_ms = 0",
-    [W_SANDBOX] = "INSERT INTO sandboxes VALUES"
-                  "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 0, ?, ?)",
+    [W_SANDBOX] =
+        "INSERT INTO sandboxes VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,"
+        " ?, 0, ?, ?, ?, '', '', 0, ?, ?)",
+    [W_SANDBOX_PAUSE] = "UPDATE sandboxes SET generation = ?2, pause_depth = ?3, pause_id = ?4,"
+                        " paused_ms = ?5 WHERE id = ?1",
     [W_SANDBOX_STATE] = "UPDATE sandboxes SET state = ?3, cause = ?4, detail = ?5,"
                         " ended_ms = CASE WHEN ?3 IN ('killed', 'failed') THEN ?6 ELSE ended_ms END"
                         " WHERE id = ?1 AND state = ?2",
@@ -21,10 +24,10 @@ const char *const meta_write_sql[W_COUNT] = {
                        " (SELECT 1 FROM sandboxes s WHERE s.id = events.sandbox_id AND s.ended_ms = 0)",
     [W_PRUNE_SANDBOXES] = "DELETE FROM sandboxes WHERE ended_ms > 0 AND ended_ms < ?1",
     [W_PRUNE_ANSWERS] = "DELETE FROM answers WHERE created_ms < ?1",
-    [W_TEMPLATE] = "INSERT INTO templates VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0)",
+    [W_TEMPLATE] = "INSERT INTO templates VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, 0, 0, '{}', '')",
     [W_TEMPLATE_READY] = "UPDATE templates SET state = 'ready', sha256 = ?2, bytes = ?3, updated_ms = ?4"
                          " WHERE id = ?1 AND state = 'importing'",
-    [W_TEMPLATE_NAME] = "INSERT INTO template_names VALUES(?, ?, ?, ?) ON CONFLICT(tenant, name, tag)"
+    [W_TEMPLATE_NAME] = "INSERT INTO template_names VALUES(?, ?, ?, ?, 0) ON CONFLICT(tenant, name, tag)"
                         " DO UPDATE SET template_id = excluded.template_id",
     [W_TEMPLATE_SPAWNED] =
         "UPDATE templates SET last_spawned_ms = ?2, spawn_count = spawn_count + 1 WHERE id = ?1",
@@ -39,7 +42,7 @@ const char *const meta_write_sql[W_COUNT] = {
                         " closed_ms = CASE WHEN ?2 = 'closed' THEN ?3 ELSE closed_ms END,"
                         " opened_ms = CASE WHEN ?2 = 'open' THEN ?3 ELSE opened_ms END WHERE id = ?1",
     [W_SESSION_DEL] = "DELETE FROM sessions WHERE id = ?1",
-    [W_VOLUME] = "INSERT INTO volumes VALUES(?, ?, ?, ?, ?, ?, ?)",
+    [W_VOLUME] = "INSERT INTO volumes VALUES(?, ?, ?, ?, ?, ?, ?, 'exclusive')",
     [W_VOLUME_STATE] = "UPDATE volumes SET state = ?2 WHERE id = ?1",
     [W_VOLUME_DEL] = "DELETE FROM volumes WHERE id = ?1",
     [W_ANSWER] = "INSERT OR REPLACE INTO answers VALUES(?, ?, ?, ?, ?, ?)",
@@ -57,6 +60,15 @@ const char *const meta_write_sql[W_COUNT] = {
                    " VALUES(?, ?, ?, ?, ?, ?, ?)",
     [W_OUTBOUND_CURSOR] = "INSERT INTO outbound_cursor VALUES(1, ?, ?) ON CONFLICT(one) DO UPDATE SET"
                           " file = excluded.file, position = excluded.position",
+    [W_SNAPSHOT] = "INSERT INTO snapshots VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+    [W_SNAPSHOT_READY] = "UPDATE snapshots SET state = 'ready', kind = ?2, bytes = ?3, exclusive_bytes = ?4,"
+                         " frozen_us = ?5, total_us = ?6 WHERE id = ?1 AND state = 'creating'",
+    [W_SNAPSHOT_BYTES] = "UPDATE snapshots SET bytes = ?2, exclusive_bytes = ?3 WHERE id = ?1",
+    [W_SNAPSHOT_DELETING] = "UPDATE snapshots SET state = 'deleting' WHERE id = ?1",
+    [W_SNAPSHOT_NAMES_DEL] = "DELETE FROM snapshot_names WHERE snapshot_id = ?1",
+    [W_SNAPSHOT_DEL] = "DELETE FROM snapshots WHERE id = ?1",
+    [W_SNAPSHOT_NAME] = "INSERT INTO snapshot_names VALUES(?, ?, ?) ON CONFLICT(tenant, name)"
+                        " DO UPDATE SET snapshot_id = excluded.snapshot_id",
     [W_OUTBOUND_PRUNE_AGE] = "DELETE FROM outbound WHERE time_ms < ?1",
     [W_OUTBOUND_PRUNE_COUNT] = "DELETE FROM outbound WHERE seq <= (SELECT MAX(seq) FROM outbound) - ?1",
 };
@@ -117,7 +129,8 @@ void meta_p_blob(struct meta_op *op, const void *data, size_t n)
     struct meta_param *p = param(op);
     p->type = P_BLOB;
     p->p = hf_xmalloc(n + 1);
-    memcpy(p->p, data, n);
+    if (n)
+        memcpy(p->p, data, n);
     p->n = n;
 }
 
@@ -169,10 +182,21 @@ void hf_put_sandbox(struct hf_meta_batch *b, const struct hf_sandbox_row *s)
                            s->metadata, s->network, s->lifecycle,   s->mounts};
     for (size_t i = 0; i < HF_ARRAY_LEN(texts); i++)
         meta_p_text(op, texts[i]);
-    const int64_t ints[] = {s->cpu_millis, s->memory_bytes, s->disk_bytes, s->pids_max,         s->timeout_s,
-                            s->created_ms, s->started_ms,   s->end_ms,     s->deadline_boot_ms, s->epoch};
+    const int64_t ints[] = {s->cpu_millis,
+                            s->memory_bytes,
+                            s->disk_bytes,
+                            s->pids_max,
+                            s->timeout_s,
+                            s->created_ms,
+                            s->started_ms,
+                            s->end_ms,
+                            s->deadline_boot_ms,
+                            s->epoch,
+                            s->generation ? s->generation : 1};
     for (size_t i = 0; i < HF_ARRAY_LEN(ints); i++)
         meta_p_int(op, ints[i]);
+    meta_p_text(op, s->snapshot_id);
+    meta_p_blob(op, s->env_sealed, s->env_sealed_n);
 }
 
 void hf_set_sandbox_state(struct hf_meta_batch *b, const char *id, const char *from, const char *to,

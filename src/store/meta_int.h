@@ -47,12 +47,20 @@ enum meta_stmt {
     W_OUTBOUND_CURSOR,
     W_OUTBOUND_PRUNE_AGE,
     W_OUTBOUND_PRUNE_COUNT,
+    W_SANDBOX_PAUSE,
+    W_SNAPSHOT,
+    W_SNAPSHOT_READY,
+    W_SNAPSHOT_BYTES,
+    W_SNAPSHOT_DELETING,
+    W_SNAPSHOT_NAMES_DEL,
+    W_SNAPSHOT_DEL,
+    W_SNAPSHOT_NAME,
     W_COUNT,
 };
 extern const char *const meta_write_sql[W_COUNT];
 
 /* Statements of the reader; the table is in read.c. */
-enum { META_READS_MAX = 32, META_NET_READS_MAX = 16 };
+enum { META_READS_MAX = 32, META_NET_READS_MAX = 16, META_PERSIST_READS_MAX = 16 };
 
 struct meta_param {
     enum { P_INT, P_TEXT, P_BLOB } type;
@@ -61,7 +69,7 @@ struct meta_param {
     size_t n;
 };
 
-enum { META_PARAMS_MAX = 24 };
+enum { META_PARAMS_MAX = 32 };
 
 struct meta_op {
     struct meta_op *next;
@@ -87,6 +95,7 @@ struct hf_meta {
     sqlite3_stmt *w[W_COUNT];
     sqlite3_stmt *rd[META_READS_MAX];
     sqlite3_stmt *net_rd[META_NET_READS_MAX];
+    sqlite3_stmt *persist_rd[META_PERSIST_READS_MAX];
     unsigned char seed[HF_META_SEED_LEN];
 
     /* writer thread */
@@ -120,5 +129,7 @@ sqlite3_stmt *meta_bind(struct hf_meta *m, sqlite3_stmt **s, const char *sql, co
 int meta_read_end(sqlite3_stmt *s, int code);
 void meta_col_text(sqlite3_stmt *s, int col, char *out, size_t n);
 char *meta_col_dup(sqlite3_stmt *s, int col) HF_MUST_USE;
+/* malloc'ed, with a NUL behind. */
+unsigned char *meta_col_blob(sqlite3_stmt *s, int col, size_t *ret_n) HF_MUST_USE;
 void meta_read_done(struct hf_meta *m);
 int meta_read_seed(struct hf_meta *m, struct hf_err *err) HF_MUST_USE;

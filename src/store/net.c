@@ -48,17 +48,6 @@ static sqlite3_stmt *get(struct hf_meta *m, int which, const char *fmt, ...)
 
 #define COL(dst, col) meta_col_text(s, (col), (dst), sizeof(dst))
 
-static unsigned char *col_blob(sqlite3_stmt *s, int col, size_t *ret_n)
-{
-    const void *p = sqlite3_column_blob(s, col);
-    size_t n = (size_t)sqlite3_column_bytes(s, col);
-    unsigned char *copy = hf_xmalloc(n + 1);
-    if (n)
-        memcpy(copy, p, n);
-    *ret_n = n;
-    return copy;
-}
-
 /* ---- rows ---- */
 
 void hf_policy_row_done(struct hf_policy_row *p)
@@ -194,7 +183,7 @@ static void fill_secret(sqlite3_stmt *s, struct hf_secret_row *r)
     COL(r->tenant, 1);
     COL(r->name, 2);
     r->metadata = meta_col_dup(s, 3);
-    r->sealed = col_blob(s, 4, &r->sealed_n);
+    r->sealed = meta_col_blob(s, 4, &r->sealed_n);
     r->version = sqlite3_column_int64(s, 5);
     r->created_ms = sqlite3_column_int64(s, 6);
     r->updated_ms = sqlite3_column_int64(s, 7);
@@ -204,7 +193,7 @@ static void fill_ca(sqlite3_stmt *s, struct hf_ca_row *c)
 {
     COL(c->tenant, 0);
     c->cert = meta_col_dup(s, 1);
-    c->sealed_key = col_blob(s, 2, &c->sealed_key_n);
+    c->sealed_key = meta_col_blob(s, 2, &c->sealed_key_n);
     c->created_ms = sqlite3_column_int64(s, 3);
 }
 

@@ -6,7 +6,8 @@
 #define SANDBOX_COLS                                                                                      \
     "id, tenant, template_id, alias, state, cause, detail, session_id, envd_version, boot_id, metadata,"  \
     " network, lifecycle, mounts, cpu_millis, memory_bytes, disk_bytes, pids_max, timeout_s, created_ms," \
-    " started_ms, end_ms, ended_ms, deadline_boot_ms, epoch"
+    " started_ms, end_ms, ended_ms, deadline_boot_ms, epoch,"                                             \
+    " generation, paused_ms, pause_depth, pause_id, snapshot_id, env_sealed"
 #define TEMPLATE_COLS                                                                           \
     "t.id, t.tenant, t.name, t.sha256, t.state, t.public, t.bytes, t.created_ms, t.updated_ms," \
     " t.last_spawned_ms, t.spawn_count"
@@ -87,6 +88,8 @@ void hf_sandbox_row_done(struct hf_sandbox_row *s)
     free(s->network);
     free(s->lifecycle);
     free(s->mounts);
+    free(s->env_sealed);
+    s->env_sealed = NULL;
     s->metadata = s->network = s->lifecycle = s->mounts = NULL;
 }
 
@@ -108,6 +111,8 @@ void meta_read_done(struct hf_meta *m)
         (void)sqlite3_finalize(m->rd[i]);
     for (size_t i = 0; i < HF_ARRAY_LEN(m->net_rd); i++)
         (void)sqlite3_finalize(m->net_rd[i]);
+    for (size_t i = 0; i < HF_ARRAY_LEN(m->persist_rd); i++)
+        (void)sqlite3_finalize(m->persist_rd[i]);
 }
 
 sqlite3_stmt *meta_bind(struct hf_meta *m, sqlite3_stmt **s, const char *sql, const char *fmt, va_list ap)
@@ -157,6 +162,18 @@ char *meta_col_dup(sqlite3_stmt *s, int col)
     return hf_xstrdup(text ? text : "");
 }
 
+unsigned char *meta_col_blob(sqlite3_stmt *s, int col, size_t *ret_n)
+{
+    const void *p = sqlite3_column_blob(s, col);
+    size_t n = (size_t)sqlite3_column_bytes(s, col);
+    unsigned char *copy = hf_xmalloc(n + 1);
+    if (n)
+        memcpy(copy, p, n);
+    copy[n] = '\0';
+    *ret_n = n;
+    return copy;
+}
+
 static void fill_key(sqlite3_stmt *s, struct hf_key_row *k)
 {
     COL(k->id, 0);
@@ -184,11 +201,15 @@ static void fill_sandbox(sqlite3_stmt *s, struct hf_sandbox_row *r)
     r->network = meta_col_dup(s, 11);
     r->lifecycle = meta_col_dup(s, 12);
     r->mounts = meta_col_dup(s, 13);
-    int64_t *ints[] = {&r->cpu_millis, &r->memory_bytes,     &r->disk_bytes, &r->pids_max,
-                       &r->timeout_s,  &r->created_ms,       &r->started_ms, &r->end_ms,
-                       &r->ended_ms,   &r->deadline_boot_ms, &r->epoch};
+    int64_t *ints[] = {&r->cpu_millis, &r->memory_bytes, &r->disk_bytes, &r->pids_max, &r->timeout_s,
+                       &r->created_ms, &r->started_ms,   &r->end_ms,     &r->ended_ms, &r->deadline_boot_ms,
+                       &r->epoch,      &r->generation,   &r->paused_ms};
     for (size_t i = 0; i < HF_ARRAY_LEN(ints); i++)
         *ints[i] = sqlite3_column_int64(s, 14 + (int)i);
+    COL(r->pause_depth, 27);
+    COL(r->pause_id, 28);
+    COL(r->snapshot_id, 29);
+    r->env_sealed = meta_col_blob(s, 30, &r->env_sealed_n);
 }
 
 static void fill_event(sqlite3_stmt *s, struct hf_event_row *e)

@@ -89,7 +89,8 @@ static void test_claim_keeps_the_rest(void **state)
     assert_string_equal(warm.sandbox_id, "sbx");
     assert_string_equal(warm.dir, "/run/holdfast/0123abcd/12");
     assert_int_equal(warm.limits.memory_bytes, 512u << 20);
-    assert_int_equal(warm.n_mounts, 2);
+    assert_int_equal(warm.n_mounts, 4);
+    assert_int_equal(warm.generation, 7);
     assert_true(warm.mounts[1].read_only);
     assert_true(warm.network);
     assert_string_equal(warm.fabric.ns, "/run/netns/holdfast-0123abcd");

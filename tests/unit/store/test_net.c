@@ -256,7 +256,17 @@ static void test_migrates(void **state)
     assert_int_equal(
         sqlite3_exec(db,
                      "DROP TABLE policies; DROP TABLE secrets; DROP TABLE authorities; DROP TABLE outbound;"
-                     "DROP TABLE outbound_cursor; INSERT INTO tenants VALUES('old', 5);"
+                     "DROP TABLE outbound_cursor; DROP TABLE snapshots; DROP TABLE snapshot_names;"
+                     "DROP TABLE builds; DROP TABLE build_logs; DROP TABLE layers;"
+                     "ALTER TABLE sandboxes DROP COLUMN generation;"
+                     "ALTER TABLE sandboxes DROP COLUMN pause_depth;"
+                     "ALTER TABLE sandboxes DROP COLUMN pause_id;"
+                     "ALTER TABLE sandboxes DROP COLUMN paused_ms;"
+                     "ALTER TABLE sandboxes DROP COLUMN snapshot_id;"
+                     "ALTER TABLE sandboxes DROP COLUMN env_sealed;"
+                     "ALTER TABLE templates DROP COLUMN meta; ALTER TABLE templates DROP COLUMN build_id;"
+                     "ALTER TABLE template_names DROP COLUMN created_ms;"
+                     "ALTER TABLE volumes DROP COLUMN kind; INSERT INTO tenants VALUES('old', 5);"
                      "PRAGMA user_version = 1",
                      NULL, NULL, NULL),
         SQLITE_OK);
