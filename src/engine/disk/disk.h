@@ -33,6 +33,19 @@ struct hf_disk_usage {
 };
 int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct hf_err *err) HF_MUST_USE;
 
+/* New work is refused when less than this would be left: a twentieth of the pool, within these bounds. Boxes
+ * that run already still grow into it. */
+#define HF_POOL_LOW_PART 20u
+#define HF_POOL_LOW_MIN (64ull << 20)
+#define HF_POOL_LOW_MAX (2ull << 30)
+uint64_t hf_disk_pool_low(uint64_t total_bytes);
+/* Whether the pool has room for `need` bytes more (0: for something small) above its low-water mark; -ENOSPC
+ * (HTTP 507) with a sentence that says what is left. max_bytes: the setting of the pool's size, as
+ * hf_disk_pool_open gets it; a pool image that may still grow is grown first. A few system calls; some tens
+ * of milliseconds when the pool grows, which is rare. Any thread. */
+int hf_disk_pool_room(const char *data_dir, uint64_t need, uint64_t max_bytes,
+                      struct hf_err *err) HF_MUST_USE;
+
 /* Compares a template's image with the SHA-256 in its manifest (DATA/pool/templates/<id>.json). -EUCLEAN when
  * they differ, -ENOENT when there is no such template. Reads the whole image. */
 int hf_disk_template_verify(const char *data_dir, const char *template_id, struct hf_err *err) HF_MUST_USE;

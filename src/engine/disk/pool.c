@@ -25,7 +25,7 @@
 /* noatime: reading a template must not write. discard: what a removed image held goes back to the host. */
 #define POOL_MOUNT_OPTIONS "discard,nouuid"
 
-static const char *const pool_dirs[] = {"blank", "templates", "cells", "volumes", "staging"};
+static const char *const pool_dirs[] = {"blank", "templates", "cells", "volumes", "snapshots", "staging"};
 
 int hf_disk_check_name(const char *what, const char *name, struct hf_err *err)
 {
@@ -259,23 +259,6 @@ int hf_disk_pool_open(const char *data_dir, uint64_t max_bytes, bool *ret_reflin
     if (r < 0)
         return r;
     *ret_reflink = can_reflink(pool);
-    return 0;
-}
-
-int hf_disk_pool_space(const char *data_dir, uint64_t *ret_free, uint64_t *ret_total)
-{
-    hf_auto_free char *pool = hf_xasprintf("%s/pool", data_dir);
-    struct statvfs in, out;
-    if (statvfs(pool, &in) < 0 || statvfs(data_dir, &out) < 0)
-        return -errno;
-    uint64_t free_bytes = (uint64_t)in.f_bavail * in.f_frsize;
-    if (hf_disk_is_mount(pool)) {
-        /* The pool image is sparse: it cannot grow beyond what the host's disk has left. */
-        uint64_t host = (uint64_t)out.f_bavail * out.f_frsize;
-        free_bytes = HF_MIN(free_bytes, host);
-    }
-    *ret_free = free_bytes;
-    *ret_total = (uint64_t)in.f_blocks * in.f_frsize;
     return 0;
 }
 
