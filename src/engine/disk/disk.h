@@ -33,6 +33,11 @@ struct hf_disk_usage {
 };
 int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct hf_err *err) HF_MUST_USE;
 
+/* Bytes on the disk that only this file, or these files below a directory, have, and those that others have
+ * too (reflinks). What two files of one directory share is shared. Where the pool has no reflink all is
+ * exclusive. -ENOENT. */
+int hf_disk_object_usage(const char *path, uint64_t *ret_exclusive, uint64_t *ret_shared) HF_MUST_USE;
+
 /* New work is refused when less than this would be left: a twentieth of the pool, within these bounds. Boxes
  * that run already still grow into it. */
 #define HF_POOL_LOW_PART 20u

@@ -20,6 +20,10 @@ int hf_disk_sync_path(const char *path) HF_MUST_USE; /* fsync of a file or direc
 int hf_disk_blank_of(const char *data_dir, uint64_t bytes, bool volume, char **ret_path,
                      struct hf_err *err) HF_MUST_USE;
 
+/* The SHA-256 that the template's manifest says its image has; -ENOENT when the pool has no such template. */
+int hf_disk_template_hash(const char *data_dir, const char *template_id, char ret_hex[65],
+                          struct hf_err *err) HF_MUST_USE;
+
 /* Room that is left to the host when the pool image is sized, and not counted as free space of the pool. */
 #define HF_POOL_HOST_RESERVE (2ull << 30)
 /* XFS refuses to be smaller than 300 MiB. */

@@ -8,11 +8,11 @@
  *   stamps         size, ctime and inode of each part when its hash was taken; of this machine, never
  * exported
  *
- * The manifest is versioned JSON: kind, ids, lineage, limits, what the host must have, and for each part its
- * name, size and SHA-256. A commit writes it with the hashes of small parts; the hashes of the large ones
- * (disk, pages) are null until hf_snapshot_seal has filled them in, in the background. The hash of an image
- * with holes is taken over its data segments, each preceded by its offset and length (two 64-bit
- * little-endian numbers), so it costs what is used and not what is promised.
+ * The manifest is versioned JSON (docs/snapshots.md): kind, ids, lineage, limits, what the host must have,
+ * and for each part its name, size and SHA-256. A commit writes it with the hashes of small parts; the hashes
+ * of the large ones (disk, pages) are null until hf_snapshot_seal has filled them in, in the background. A
+ * hash is taken over the blocks of 64 KiB that are not all zero, each preceded by its offset and length (two
+ * 64-bit little-endian numbers), so it costs what is used and not what is promised.
  *
  * All calls block: worker threads only. */
 #pragma once
@@ -30,10 +30,11 @@ struct hf_snapshot_meta {
     char id[64];
     bool memory;              /* kind "full", else "disk" */
     char template_id[64];     /* the image under the writable layer */
-    char template_sha256[65]; /* of that image; a foreign pool must have the same one */
+    char template_sha256[65]; /* of that image; a foreign pool must have the same one. The commit fills it in,
+                               * and disk_bytes, whatever the caller's say */
     char parent[64], sandbox_id[64];
     uint64_t generation;
-    uint64_t disk_bytes; /* size of the writable layer */
+    uint64_t disk_bytes; /* size of the writable layer, disk.img */
     int64_t created_ms;
     json_t
         *config; /* object: what the control plane wants back (limits, mounts, metadata, network …); owned */
@@ -43,7 +44,9 @@ void hf_snapshot_meta_done(struct hf_snapshot_meta *m);
 /* Makes the empty directory; one without a manifest is emptied first. *ret_dir is heap. -EEXIST when there is
  * a snapshot of that id. id: [a-z0-9-]{1,63}. */
 int hf_snapshot_begin(const char *data_dir, const char *id, char **ret_dir, struct hf_err *err) HF_MUST_USE;
-/* Flushes the parts and writes the manifest: from here on it is a snapshot. Idempotent. */
+/* Flushes the parts and writes the manifest: from here on it is a snapshot. Idempotent. Every file below the
+ * directory is a part; -EINVAL for anything else in it, without disk.img, or when there is something below
+ * mem/ and the kind is not "full" (or the reverse). -ENOENT: the pool has no such template. */
 int hf_snapshot_commit(const char *data_dir, const struct hf_snapshot_meta *m,
                        struct hf_err *err) HF_MUST_USE;
 /* Takes the hashes that are missing. Idempotent; -ECANCELED when *stop became true. */
@@ -59,6 +62,9 @@ int hf_snapshot_verify(const char *data_dir, const char *id, unsigned *ret_unsea
                        struct hf_err *err) HF_MUST_USE;
 /* Missing is success. The manifest goes first. */
 int hf_snapshot_remove(const char *data_dir, const char *id, struct hf_err *err) HF_MUST_USE;
+/* A second snapshot of the same content, all parts by reflink; its parent is the first one. What was begun
+ * under the id `to` and not committed is replaced. */
+int hf_snapshot_clone(const char *data_dir, const char *from, const char *to, struct hf_err *err) HF_MUST_USE;
 /* Bytes on the disk that only this snapshot has, and those that it shares with others (reflinks). */
 int hf_snapshot_usage(const char *data_dir, const char *id, uint64_t *ret_exclusive, uint64_t *ret_shared,
                       struct hf_err *err) HF_MUST_USE;

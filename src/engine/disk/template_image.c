@@ -11,10 +11,10 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
-#include "base/id.h"
 #include "base/path.h"
 #include "engine/disk/disk.h"
 #include "engine/disk/ext4.h"
+#include "engine/disk/hash.h"
 #include "engine/disk/pool.h"
 #include "engine/disk/treesize.h"
 #include "engine/driver.h"
@@ -23,40 +23,16 @@
 /* Tries with a larger image when the estimate was short; each adds an eighth. */
 #define BUILD_TRIES 6
 #define MANIFEST_MAX 65536
-#define HASH_CHUNK (1u << 20)
 
 static char *template_path(const char *data_dir, const char *id, const char *suffix)
 {
     return hf_xasprintf("%s/pool/templates/%s.%s", data_dir, id, suffix);
 }
 
-/* SHA-256 of a file in hex, and its size. */
-static int hash_file(const char *path, char hex[2 * HF_SHA256_LEN + 1], uint64_t *ret_bytes)
+static int hash_path(const char *path, char hex[HF_HASH_HEX], uint64_t *ret_bytes)
 {
     hf_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    if (fd < 0)
-        return -errno;
-    (void)posix_fadvise(fd, 0, 0, POSIX_FADV_SEQUENTIAL);
-    hf_auto_free void *chunk = hf_xmalloc(HASH_CHUNK);
-    struct hf_sha256 sha;
-    hf_sha256_init(&sha);
-    uint64_t total = 0;
-    for (;;) {
-        ssize_t n = read(fd, chunk, HASH_CHUNK);
-        if (n < 0 && errno == EINTR)
-            continue;
-        if (n < 0)
-            return -errno;
-        if (n == 0)
-            break;
-        hf_sha256_add(&sha, chunk, (size_t)n);
-        total += (uint64_t)n;
-    }
-    unsigned char out[HF_SHA256_LEN];
-    hf_sha256_done(&sha, out);
-    hf_hex(out, sizeof(out), hex);
-    *ret_bytes = total;
-    return 0;
+    return fd < 0 ? -errno : hf_hash_file(fd, hex, ret_bytes);
 }
 
 static int write_manifest(const char *data_dir, const char *id, uint64_t bytes, const char *sha256)
@@ -95,11 +71,11 @@ static int make_image(const struct hf_staging *st, const char *rootfs_dir, struc
 static int publish(const char *data_dir, const char *id, const struct hf_staging *st, uint64_t *ret_bytes,
                    struct hf_err *err)
 {
-    char sha256[2 * HF_SHA256_LEN + 1];
+    char sha256[HF_HASH_HEX];
     uint64_t bytes = 0;
     hf_auto_free char *path = template_path(data_dir, id, "img");
     hf_auto_free char *dir = hf_xasprintf("%s/pool/templates", data_dir);
-    int r = hash_file(st->image, sha256, &bytes);
+    int r = hash_path(st->image, sha256, &bytes);
     if (r == 0)
         r = hf_disk_sync_path(st->image);
     if (r == 0)
@@ -139,7 +115,7 @@ int hf_disk_template_build(const char *data_dir, const char *template_id, const 
 }
 
 static int read_manifest(const char *data_dir, const char *id, uint64_t *ret_bytes,
-                         char ret_sha256[2 * HF_SHA256_LEN + 1], struct hf_err *err)
+                         char ret_sha256[HF_HASH_HEX], struct hf_err *err)
 {
     hf_auto_free char *path = template_path(data_dir, id, "json");
     hf_auto_free char *text = NULL;
@@ -150,13 +126,26 @@ static int read_manifest(const char *data_dir, const char *id, uint64_t *ret_byt
     json_int_t bytes = -1;
     const char *sha256 = NULL;
     bool good = j && json_unpack(j, "{s:I, s:s}", "bytes", &bytes, "sha256", &sha256) == 0 && bytes >= 0 &&
-                strlen(sha256) == 2 * HF_SHA256_LEN;
+                strlen(sha256) == HF_HASH_HEX - 1;
     if (good) {
         *ret_bytes = (uint64_t)bytes;
-        memcpy(ret_sha256, sha256, 2 * HF_SHA256_LEN + 1);
+        memcpy(ret_sha256, sha256, HF_HASH_HEX);
     }
     json_decref(j);
     return good ? 0 : hf_err_set(err, -EUCLEAN, "the template's manifest %s is damaged", path);
+}
+
+int hf_disk_template_hash(const char *data_dir, const char *template_id, char ret_hex[HF_HASH_HEX],
+                          struct hf_err *err)
+{
+    int r = hf_disk_check_name("template", template_id, err);
+    if (r < 0)
+        return r;
+    uint64_t bytes;
+    hf_auto_free char *path = template_path(data_dir, template_id, "img");
+    if (access(path, F_OK) < 0)
+        return hf_err_set(err, -errno, "there is no template %s", template_id);
+    return read_manifest(data_dir, template_id, &bytes, ret_hex, err);
 }
 
 int hf_disk_template_verify(const char *data_dir, const char *template_id, struct hf_err *err)
@@ -164,7 +153,7 @@ int hf_disk_template_verify(const char *data_dir, const char *template_id, struc
     int r = hf_disk_check_name("template", template_id, err);
     if (r < 0)
         return r;
-    char want[2 * HF_SHA256_LEN + 1], have[2 * HF_SHA256_LEN + 1];
+    char want[HF_HASH_HEX], have[HF_HASH_HEX];
     uint64_t want_bytes = 0, bytes = 0;
     hf_auto_free char *path = template_path(data_dir, template_id, "img");
     if (access(path, F_OK) < 0)
@@ -172,7 +161,7 @@ int hf_disk_template_verify(const char *data_dir, const char *template_id, struc
     r = read_manifest(data_dir, template_id, &want_bytes, want, err);
     if (r < 0)
         return r;
-    r = hash_file(path, have, &bytes);
+    r = hash_path(path, have, &bytes);
     if (r < 0)
         return hf_err_set(err, r, "cannot read the template %s: %s", path, strerror(-r));
     if (bytes != want_bytes || strcmp(want, have) != 0)
