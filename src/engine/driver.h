@@ -15,6 +15,7 @@
 #include "base/err.h"
 
 #define HF_BOX_ENVD_PORT 49983
+#define HF_CRIU_PATH "/usr/local/lib/holdfast/criu" /* where ./dev setup puts it (docs/adr/0017) */
 
 #define HF_SANDBOX_ID_MAX 64
 #define HF_BOX_MOUNTS_MAX 16

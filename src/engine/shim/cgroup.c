@@ -288,6 +288,13 @@ int hf_cg_enter(const struct hf_cg *cg, uint32_t n, pid_t pid, struct hf_err *er
     return r;
 }
 
+int hf_cg_enter_user(const struct hf_cg *cg, uint32_t n, pid_t pid, struct hf_err *err)
+{
+    char value[16];
+    (void)snprintf(value, sizeof(value), "%d", (int)pid);
+    return hf_cg_has(cg, HF_CG_PIDS) ? write_file(cg, HF_CG_PIDS, n, "user/cgroup.procs", value, err) : 0;
+}
+
 static int open_file(const struct hf_cg *cg, enum hf_cg_ctl c, uint32_t n, const char *leaf, int flags)
 {
     char path[PATH_CAP];

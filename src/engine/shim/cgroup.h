@@ -69,6 +69,8 @@ int hf_cg_limit(const struct hf_cg *cg, uint32_t n, const struct hf_cg_limits *l
                 struct hf_err *err) HF_MUST_USE;
 /* Moves a process (0 = the caller) to where PID 1 belongs. */
 int hf_cg_enter(const struct hf_cg *cg, uint32_t n, pid_t pid, struct hf_err *err) HF_MUST_USE;
+/* Moves it on to where the user's processes belong. */
+int hf_cg_enter_user(const struct hf_cg *cg, uint32_t n, pid_t pid, struct hf_err *err) HF_MUST_USE;
 /* v2: descriptor for CLONE_INTO_CGROUP; -1 with v1. */
 int hf_cg_clone_fd(const struct hf_cg *cg, uint32_t n);
 void hf_cg_open(const struct hf_cg *cg, uint32_t n, struct hf_cg_fds *ret);

@@ -51,10 +51,12 @@ static int forget_volatile(int upper_fd, struct hf_err *err)
     hf_auto_close int dir = hf_open_in_root_nolink(upper_fd, "work/work/incompat", O_PATH | O_DIRECTORY, 0);
     if (dir == -ENOENT)
         return 0;
-    if (dir < 0 || (unlinkat(dir, "volatile", AT_REMOVEDIR) < 0 && errno != ENOENT))
-        return hf_err_set(err, dir < 0 ? dir : -errno, "cannot take over the saved disk: %s",
-                          strerror(dir < 0 ? -dir : errno));
-    return 0;
+    hf_auto_close int mark = dir < 0 ? dir : hf_open_in_root_nolink(dir, "volatile", O_PATH | O_DIRECTORY, 0);
+    int r = mark == -ENOENT ? 0 : HF_MIN(mark, 0);
+    if (mark >= 0 &&
+        ((unlinkat(mark, "dirty", 0) < 0 && errno != ENOENT) || unlinkat(dir, "volatile", AT_REMOVEDIR) < 0))
+        r = -errno;
+    return r < 0 ? hf_err_set(err, r, "cannot take over the saved disk: %s", strerror(-r)) : 0;
 }
 
 int shim_disk_open(struct shim *s, struct hf_err *err)

@@ -38,7 +38,7 @@ static int become_root(struct hf_err *err)
     return 0;
 }
 
-static int loopback_up(struct hf_err *err)
+int shim_loopback_up(struct hf_err *err)
 {
     struct ifreq ifr = {.ifr_flags = IFF_UP | IFF_RUNNING};
     (void)snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "lo");
@@ -57,7 +57,7 @@ static int enter_namespaces(const struct shim *s, struct hf_err *err)
         return hf_err_set(err, -errno, "cannot start a session: %s", strerror(errno));
     (void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING,
                   NULL); /* not the daemon's; absent in some kernels */
-    return loopback_up(err);
+    return shim_loopback_up(err);
 }
 
 /* What the shim ignores; the rest it got as defaults from the daemon. */

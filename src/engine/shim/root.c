@@ -66,7 +66,7 @@ static int open_stage(int cell_dir_fd, struct hf_err *err)
         return stage;
     if (move_mount(stage, "", cell_dir_fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
         return hf_err_set(err, -errno, "cannot place the stage: %s", strerror(errno));
-    static const char *const dirs[] = {"lower", "disk", "root"};
+    static const char *const dirs[] = {"lower", "disk", "root", "plain"};
     for (size_t i = 0; i < HF_ARRAY_LEN(dirs); i++) {
         int r = make_dir(stage, dirs[i], 0700, err);
         if (r < 0)
@@ -389,9 +389,10 @@ static int change_root(int root_fd, struct hf_err *err)
     return 0;
 }
 
-int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err)
+/* The whole tree at <place>/root. The descriptor of its root. */
+static int build_at(const struct shim *s, int place_fd, int *ret_stage, struct hf_err *err)
 {
-    hf_auto_close int stage = open_stage(cell_dir_fd, err);
+    int stage = *ret_stage = open_stage(place_fd, err);
     if (stage < 0)
         return stage;
     hf_auto_close int root = open_overlay(s, stage, err);
@@ -402,5 +403,25 @@ int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err)
         return r;
     shim_write_names(root, s->spec.sandbox_id[0] ? s->spec.sandbox_id : "sandbox");
     shim_write_resolver(root, &s->spec, s->spec.network);
-    return change_root(root, err);
+    return hf_take_fd(&root);
+}
+
+int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err)
+{
+    hf_auto_close int stage = -1;
+    hf_auto_close int root = build_at(s, cell_dir_fd, &stage, err);
+    return root < 0 ? root : change_root(root, err);
+}
+
+int shim_root_stage(const struct shim *s, int place_fd, struct hf_err *err)
+{
+    hf_auto_close int stage = -1;
+    hf_auto_close int root = build_at(s, place_fd, &stage, err);
+    if (root < 0)
+        return root;
+    hf_auto_close int plain = open_tree(root, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    if (plain < 0)
+        return hf_err_set(err, -errno, "cannot clone the sandbox's root: %s", strerror(errno));
+    int r = attach(plain, stage, "plain", err);
+    return r < 0 ? r : hf_take_fd(&root);
 }

@@ -49,6 +49,14 @@ struct shim_report {
     char msg[240];
 };
 
+/* restore.c: PID 1 and everything below it come out of spec.from instead of being started. */
+int shim_restore(struct shim *s, struct hf_err *err) HF_MUST_USE;
+/* start.c, also for restore.c: the box's own user namespace maps the mounts that are not placed yet. */
+int shim_map_mounts(struct shim *s, struct hf_err *err) HF_MUST_USE;
+/* start.c: joins the box's network and uts namespaces. */
+int shim_join(struct shim *s, struct hf_err *err) HF_MUST_USE;
+/* inside.c: brings the loopback interface of this network namespace up. */
+int shim_loopback_up(struct hf_err *err) HF_MUST_USE;
 /* start.c: makes everything and starts PID 1; after an error call shim_cleanup. */
 int shim_start(struct shim *s, struct hf_err *err) HF_MUST_USE;
 /* Ends what is left of the box: processes, mounts, cgroup. PID 1 must be dead or never started. */
@@ -66,6 +74,9 @@ HF_NORETURN void shim_inside(const struct shim *s, int sync_fd, int stderr_fd);
 /* root.c: builds the box's root and pivots into it; leaves cwd at "/". cell_dir_fd: RUN/<n>, opened in this
  * mount namespace. */
 int shim_root_build(const struct shim *s, int cell_dir_fd, struct hf_err *err) HF_MUST_USE;
+/* Builds the same tree at <place>/root and its bare root file system once more at <place>/plain, and stays
+ * outside of it. place_fd: a directory of this mount namespace that is covered. The descriptor of root. */
+int shim_root_stage(const struct shim *s, int place_fd, struct hf_err *err) HF_MUST_USE;
 /* Places a mount at path below root_fd, making missing directories with the owner 1000. */
 int shim_place_volume(int root_fd, int mount_fd, const char *path, struct hf_err *err) HF_MUST_USE;
 /* /etc/hostname and /etc/hosts below root_fd. Callers act as the box's root. */

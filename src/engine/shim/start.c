@@ -72,13 +72,9 @@ static int open_userns(struct shim *s, struct hf_err *err)
     return 0;
 }
 
-static int map_ids(struct shim *s, struct hf_err *err)
+int shim_map_mounts(struct shim *s, struct hf_err *err)
 {
-    int r = write_map(s->pid, "uid_map", s->uid_base, err);
-    if (r == 0)
-        r = write_map(s->pid, "gid_map", s->uid_base, err);
-    if (r == 0)
-        r = open_userns(s, err);
+    int r = open_userns(s, err);
     if (r == 0)
         r = shim_idmap(s->template_fd, s->userns_fd, err);
     if (r == 0)
@@ -88,9 +84,17 @@ static int map_ids(struct shim *s, struct hf_err *err)
     return r;
 }
 
+static int map_ids(struct shim *s, struct hf_err *err)
+{
+    int r = write_map(s->pid, "uid_map", s->uid_base, err);
+    if (r == 0)
+        r = write_map(s->pid, "gid_map", s->uid_base, err);
+    return r == 0 ? shim_map_mounts(s, err) : r;
+}
+
 /* From here on sockets made by the shim, and the host name that it sets, are the box's. The shim needs no
  * network and no host name of its own. */
-static int join_net_and_uts(struct shim *s, struct hf_err *err)
+int shim_join(struct shim *s, struct hf_err *err)
 {
     if (setns(s->pidfd, CLONE_NEWNET | CLONE_NEWUTS) < 0)
         return hf_err_set(err, -errno, "cannot join the sandbox's network: %s", strerror(errno));
@@ -158,7 +162,7 @@ static int escort(struct shim *s, int sync_fd, struct hf_err *err)
     if (s->cg.version == 1)
         r = hf_cg_enter(&s->cg, s->spec.n, s->pid, err);
     if (r == 0)
-        r = join_net_and_uts(s, err);
+        r = shim_join(s, err);
     if (r < 0)
         return r;
     r = hear(sync_fd, err);
@@ -219,7 +223,7 @@ int shim_start(struct shim *s, struct hf_err *err)
     if (r == 0 && s->cg.version)
         r = make_cgroup(s, err);
     if (r == 0)
-        r = start_init(s, err);
+        r = s->spec.from_memory ? shim_restore(s, err) : start_init(s, err);
     if (r < 0)
         return r;
     close_mount_fds(s);

@@ -254,6 +254,7 @@ void h_open(struct h_host *h, uint32_t warm)
         .run_dir = h->run,
         .shim_path = h->shim,
         .envd_path = h->guest,
+        .criu_path = HF_CRIU_PATH,
         .cgroup_root = h->cgroup_root ? h->cgroup_root : "/sys/fs/cgroup",
         .pool_bytes = POOL_BYTES,
         .warm_pool = warm,
