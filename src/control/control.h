@@ -30,6 +30,11 @@
 
 /* Causes, as they appear in rows and events. */
 #define HF_CAUSE_API "api"
+#define HF_CAUSE_TRAFFIC "traffic"     /* resumed by a request */
+#define HF_CAUSE_DELAY "delay"         /* a warm pause became cold */
+#define HF_CAUSE_PRESSURE "pressure"   /* … because memory was short */
+#define HF_CAUSE_SHUTDOWN "shutdown"   /* … because the host goes down */
+#define HF_CAUSE_NOT_RESUMED "not-resumed" /* a resume failed: paused as before */
 #define HF_CAUSE_TIMEOUT "timeout"
 #define HF_CAUSE_OOM "oom"
 #define HF_CAUSE_EXITED "exited"
@@ -52,6 +57,7 @@ struct hf_sample {
 struct hf_control;
 struct hf_create;
 struct hf_cnet; /* control/net.h */
+struct hf_snapshots;
 
 /* A sandbox that has not ended (or is about to be forgotten). Valid until its state has ended and the last
  * callback about it returned. */
@@ -72,6 +78,13 @@ struct hf_sandbox {
     struct hf_create *create; /* in flight */
     struct hf_list waiters;   /* of the kill */
     int64_t deadline_boot_ms;
+    struct {
+        bool cold_wanted;          /* the pause under way shall end cold */
+        bool freezing_out;         /* a warm pause is being made cold */
+        int64_t cold_at_boot_ms;   /* when a warm pause becomes cold; 0 = never */
+        struct hf_list waiters;    /* of a pause under way */
+        struct hf_list wakers;     /* that want it running */
+    } pause;
     bool ca_sent;               /* its box trusts its tenant's certificate authority */
     struct hf_ingress *ingress; /* control/ingress.h; NULL until it is asked for */
     uint64_t next_sample_ms;    /* monotonic */
@@ -89,6 +102,7 @@ struct hf_control {
     const struct hf_config *cfg;
     struct hf_meta *meta;
     struct hf_driver *driver;
+    struct hf_snapshots *snapshots; /* control/snapshot_int.h */
     struct hf_cnet *net; /* may be NULL: sandboxes have loopback only, as where the host can't do more */
     struct hf_control_hooks hooks;
     void *hooks_self;
@@ -185,6 +199,14 @@ void hf_sandbox_unref(struct hf_sandbox *sb);
 /* The one function that changes a state: checks the table, adds the row's change and its event to b. */
 void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_state to, const char *cause,
                      const char *detail);
+/* paused (cold) -> running again, from row.pause_id; the state is resuming already. cb: running, or paused as
+ * before with err. */
+void hf_sandbox_bring_back(struct hf_sandbox *sb, const char *from_dir, bool memory, int64_t timeout_s,
+                           hf_sandbox_cb cb, void *arg);
+/* What its lifecycle document says. */
+bool hf_sandbox_pauses(const struct hf_sandbox *sb);      /* at its timeout, instead of ending */
+bool hf_sandbox_keeps_memory(const struct hf_sandbox *sb); /* in such a pause */
+bool hf_sandbox_wakes(const struct hf_sandbox *sb);       /* when traffic comes */
 /* Goes on with a kill as far as it can. */
 void hf_sandbox_kill_step(struct hf_sandbox *sb);
 /* The create in flight learns that its sandbox is being killed. */

@@ -34,9 +34,12 @@ struct hf_snapshot_ask {
     const char *name;    /* "" or NULL = none; of hf_snapshot_name_valid */
     const char *purpose; /* "user", "pause", "fork", "policy", "template" */
     bool memory;
-    bool end;        /* the box does not go on (pause) */
+    bool end;        /* the box does not go on (pause); after a failure it stands still and may be thawed */
     bool skip_clean; /* nothing changed since its newest snapshot of the same kind: none is taken, ret says so
                       */
+    /* Adds statements to the batch that makes the snapshot ready; may be NULL. */
+    void (*with_ready)(void *arg, struct hf_meta_batch *b, const char *snapshot_id);
+    void *with_ready_arg;
 };
 /* s is borrowed; NULL with err, or NULL with err NULL when nothing had changed (skip_clean). */
 typedef void (*hf_snapshot_cb)(void *arg, const struct hf_snapshot_row *s, const struct hf_err *err);
@@ -51,7 +54,24 @@ void hf_snapshot_recover(struct hf_control *c);
 /* By id, name or name:tag; 1, 0, -EIO. The tenant's own, purpose "user", "policy" or "template". */
 int hf_snapshot_resolve(struct hf_control *c, const char *tenant, const char *ref,
                         struct hf_snapshot_row *ret, struct hf_err *err) HF_MUST_USE;
-/* Fills what a create from that snapshot needs: req->from_* and, where the request says nothing, limits,
- * mounts and network of the sandbox that was saved. Strings live as long as row does. */
+/* What a create from a snapshot borrows. */
+struct hf_snapshot_fill {
+    char *dir;
+    json_t *meta, *env; /* env was opened with the node's key and is wiped at the end */
+};
+void hf_snapshot_fill_done(struct hf_snapshot_fill *f);
+/* Fills what a create from that snapshot needs: req->from_*, template, disk and, where the request says
+ * nothing, limits, network and environment of the sandbox that was saved; a "full" one brings its volumes
+ * along, because its processes have them. What req points at lives in row and own. */
 int hf_snapshot_fill(struct hf_control *c, const struct hf_snapshot_row *row, struct hf_create_req *req,
-                     struct hf_err *err) HF_MUST_USE;
+                     struct hf_snapshot_fill *own, struct hf_err *err) HF_MUST_USE;
+/* Reads its manifest on a worker: err when it is damaged, of another version, or not for this host. To be
+ * asked before every start from it. */
+void hf_snapshot_check(struct hf_control *c, const char *id, hf_done_cb cb, void *arg);
+/* A second row and directory of the same content (purpose "pause", same sandbox): what a rollback resumes
+ * from. with_ready as in the ask. */
+void hf_snapshot_copy(struct hf_control *c, const struct hf_snapshot_row *from,
+                      const struct hf_snapshot_ask *ask, hf_snapshot_cb cb, void *arg);
+/* The first snapshot that stands on this template: 1, 0, -EIO. */
+int hf_snapshot_of_template(struct hf_control *c, const char *template_id,
+                            struct hf_snapshot_row *ret) HF_MUST_USE;
