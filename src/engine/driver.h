@@ -72,6 +72,8 @@ struct hf_box_save {
 struct hf_box_saved {
     uint64_t frozen_us; /* what the box felt */
     uint64_t total_us;
+    /* hf_box_stats.cpu_usage_ns and .disk_writes at the end of the time that it stood still. */
+    uint64_t cpu_ns, disk_writes;
 };
 
 /* What ended a box. */
@@ -95,6 +97,7 @@ struct hf_box_stats {
     uint64_t cpu_usage_ns;
     uint64_t mem_used, mem_total, mem_cache; /* bytes */
     uint64_t disk_used, disk_total;          /* bytes of the writable layer */
+    uint64_t disk_writes;                    /* sectors that were written to it; UINT64_MAX = not known */
     uint32_t pids;
     uint64_t oom_kills; /* processes that the kernel killed in this box so far */
 };

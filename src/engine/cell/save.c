@@ -32,7 +32,9 @@ static void on_answer(void *arg, const struct hf_err *err, struct hf_str text, i
         s->box->frozen = s->frozen;
     hf_killpoint("cell.saved");
     struct hf_box_saved saved = {.frozen_us = hf_kv_u64(text, "frozen_us", 0),
-                                 .total_us = hf_kv_u64(text, "total_us", 0)};
+                                 .total_us = hf_kv_u64(text, "total_us", 0),
+                                 .cpu_ns = hf_kv_u64(text, "cpu_ns", 0),
+                                 .disk_writes = hf_kv_u64(text, "disk_writes", UINT64_MAX)};
     tell(s, &saved, err);
 }
 

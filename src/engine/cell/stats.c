@@ -1,8 +1,10 @@
 #include <stdio.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
 
 #include "base/clock.h"
 #include "engine/cell/cell.h"
+#include "engine/disk/loop.h"
 
 /* The writable layer is mounted nowhere that we could name; the supervisor has its root directory open. */
 static void read_disk(const struct hf_box *box, struct hf_box_stats *ret)
@@ -12,8 +14,10 @@ static void read_disk(const struct hf_box *box, struct hf_box_stats *ret)
     if (box->pidfd < 0 || box->disk_fd_in_shim < 0)
         return;
     (void)snprintf(path, sizeof(path), "/proc/%d/fd/%d", (int)box->shim_pid, box->disk_fd_in_shim);
+    struct stat root;
     if (statfs(path, &st) < 0)
         return;
+    ret->disk_writes = stat(path, &root) < 0 ? UINT64_MAX : hf_block_writes(root.st_dev);
     ret->disk_total = (uint64_t)st.f_blocks * (uint64_t)st.f_bsize;
     ret->disk_used = (uint64_t)(st.f_blocks - st.f_bfree) * (uint64_t)st.f_bsize;
 }
@@ -38,6 +42,7 @@ int cell_stats(struct hf_driver *base, struct hf_box *box, struct hf_box_stats *
     ret->mem_total = box->spec.limits.memory_bytes;
     ret->pids = cg.pids;
     ret->oom_kills = cg.oom_kills;
+    ret->disk_writes = UINT64_MAX;
     read_disk(box, ret);
     return 0;
 }

@@ -250,3 +250,17 @@ int hf_disk_clone(const char *src, const char *dst, struct hf_err *err)
             err, r, "the disk pool is full: no room for %s; remove sandboxes, volumes or templates", dst);
     return hf_err_set(err, r, "cannot copy the image %s to %s: %s", src, dst, strerror(-r));
 }
+
+uint64_t hf_block_writes(dev_t dev)
+{
+    char path[64], *text = NULL;
+    size_t n = 0;
+    (void)snprintf(path, sizeof(path), "/sys/dev/block/%u:%u/stat", major(dev), minor(dev));
+    if (hf_read_file(path, 1024, &text, &n) < 0)
+        return UINT64_MAX;
+    /* Reads, merged, sectors, ms, writes, merged, sectors … */
+    unsigned long long sectors = 0;
+    int found = sscanf(text, "%*u %*u %*u %*u %*u %*u %llu", &sectors);
+    free(text);
+    return found == 1 ? sectors : UINT64_MAX;
+}

@@ -4,6 +4,8 @@
  * supervisor links this as well as the daemon. All calls block. */
 #pragma once
 
+#include <sys/types.h>
+
 #include "base/err.h"
 
 #define HF_LOOP_DEV_MAX 32
@@ -27,6 +29,8 @@ int hf_mount_detached(const char *fs_type, const char *dev, bool read_only, uint
                       const char *options, struct hf_err *err) HF_MUST_USE;
 /* Attaches a detached mount at the existing directory path. */
 int hf_mount_place(int mount_fd, const char *path, struct hf_err *err) HF_MUST_USE;
+/* Sectors written to a block device since it exists; UINT64_MAX when that can't be told. */
+uint64_t hf_block_writes(dev_t dev);
 /* hf_loop_attach and hf_mount_detached of an ext4 image in one; the device goes away with the mount. */
 int hf_image_mount(int image_fd, bool read_only, uint64_t attr, const char *options,
                    struct hf_err *err) HF_MUST_USE;

@@ -16,6 +16,8 @@ struct save {
     bool memory, end;
     int dir_fd;
     uint64_t frozen_at_us;
+    uint64_t cpu_ns,
+        disk_writes; /* while it stood still: by them it is told later whether anything happened */
 };
 
 static uint64_t now_us(void)
@@ -96,6 +98,12 @@ static int run(struct shim *s, struct save *job, struct hf_err *err)
     int r = shim_freeze(s, true, err);
     if (r == 0)
         r = save_stopped(s, job, err);
+    if (r == 0) {
+        struct hf_cg_stats st;
+        hf_cg_read_stats(&s->cg, s->spec.n, &st);
+        job->cpu_ns = st.cpu_ns;
+        job->disk_writes = hf_block_writes(s->disk_dev);
+    }
     if (r == 0 && job->end) {
         s->saved = true;
         hf_killpoint("shim.save-end");
@@ -123,6 +131,14 @@ int shim_save(struct shim *s, struct hf_str text, struct hf_buf *more, struct hf
     if (r < 0)
         return r;
     uint64_t end = now_us();
-    r = hf_kv_add_u64(more, "frozen_us", end - job.frozen_at_us);
-    return r == 0 ? hf_kv_add_u64(more, "total_us", end - begin) : r;
+    const struct {
+        const char *name;
+        uint64_t value;
+    } facts[] = {{"frozen_us", end - job.frozen_at_us},
+                 {"total_us", end - begin},
+                 {"cpu_ns", job.cpu_ns},
+                 {"disk_writes", job.disk_writes}};
+    for (size_t i = 0; r == 0 && i < HF_ARRAY_LEN(facts); i++)
+        r = hf_kv_add_u64(more, facts[i].name, facts[i].value);
+    return r;
 }

@@ -9,10 +9,10 @@
  * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
  *   request   op=<op> id=<number> …        op: info claim net socket statfs kill freeze save
  *             (net: state=up|down, and the net_* keys of the fabric to plug into; freeze:
- * state=frozen|thawed; save: dir=<directory> memory=0|1 end=0|1, answered with frozen_us and total_us, or
- * with EOPNOTSUPP when the processes can't be dumped) answer    id=<number> errno=<0 or errno> msg=… …
- * (socket: the descriptor by SCM_RIGHTS) event     event=ready | event=failed errno= msg= | event=exit cause=
- * code= detail= */
+ * state=frozen|thawed; save: dir=<directory> memory=0|1 end=0|1, answered with frozen_us, total_us, cpu_ns,
+ * disk_writes, or with EOPNOTSUPP when the processes can't be dumped) answer    id=<number> errno=<0 or
+ * errno> msg=… … (socket: the descriptor by SCM_RIGHTS) event     event=ready | event=failed errno= msg= |
+ * event=exit cause= code= detail= */
 #pragma once
 
 #include "base/err.h"
