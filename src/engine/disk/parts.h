@@ -35,6 +35,15 @@ int hf_parts_write_manifest(int dir_fd, const struct hf_manifest *m, struct hf_e
  */
 int hf_parts_lock(int dir_fd) HF_MUST_USE;
 
+/* -EXDEV when this host can't start it. */
+int hf_parts_check_host(const struct hf_manifest *m, struct hf_err *err) HF_MUST_USE;
+/* -EXDEV unless `have`, the hash of the template here, is the one that it needs; NULL: `why` there is none.
+ */
+int hf_parts_check_template(const struct hf_manifest *m, const char *have, const char *why,
+                            struct hf_err *err) HF_MUST_USE;
+/* Removes what a failed import or clone has made so far. */
+void hf_parts_give_up(const char *data_dir, const char *id);
+
 /* The stamps: part name -> [bytes, ctime_ns, inode]. Always an object; empty when there are none. */
 json_t *hf_stamps_read(int dir_fd) HF_MUST_USE;
 bool hf_stamps_fit(const json_t *stamps, const struct hf_snapshot_part *p, int part_fd);

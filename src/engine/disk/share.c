@@ -9,6 +9,7 @@
 
 #include "engine/disk/disk.h"
 #include "engine/disk/parts.h"
+#include "engine/disk/pool.h"
 
 #define EXTENTS_AT_ONCE 256u
 
@@ -91,8 +92,11 @@ int hf_disk_object_usage(const char *path, uint64_t *ret_exclusive, uint64_t *re
 int hf_snapshot_usage(const char *data_dir, const char *id, uint64_t *ret_exclusive, uint64_t *ret_shared,
                       struct hf_err *err)
 {
+    int r = hf_disk_check_name("snapshot", id, err);
+    if (r < 0)
+        return r;
     hf_auto_free char *dir = hf_parts_path(data_dir, id);
-    int r = hf_disk_object_usage(dir, ret_exclusive, ret_shared);
+    r = hf_disk_object_usage(dir, ret_exclusive, ret_shared);
     if (r == -ENOENT)
         return hf_err_set(err, r, "there is no snapshot %s", id);
     return r < 0 ? hf_err_set(err, r, "cannot measure snapshot %s: %s", id, strerror(-r)) : 0;

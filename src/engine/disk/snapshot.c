@@ -204,21 +204,23 @@ static int check_parts(int dir_fd, const struct hf_manifest *m, bool rehash, str
     return 0;
 }
 
-/* Whether this host can start it. */
-static int check_host(const char *data_dir, const struct hf_manifest *m, struct hf_err *err)
+int hf_parts_check_host(const struct hf_manifest *m, struct hf_err *err)
 {
-    hf_auto_manifest struct hf_manifest here = {0};
-    char have[HF_HASH_HEX] = "";
-    int r = hf_host_read(&here.host, err);
-    if (r == 0)
-        r = hf_host_check(&m->host, &here.host, m->meta.memory, err);
-    if (r < 0)
-        return hf_err_wrap(err, "snapshot %s is refused", m->meta.id);
-    struct hf_err why = {0};
-    if (hf_disk_template_hash(data_dir, m->meta.template_id, have, &why) < 0)
+    struct hf_snapshot_host here = {0};
+    int r = hf_host_read(&here, err);
+    if (r == 0 && hf_host_check(&m->host, &here, m->meta.memory, err) < 0)
+        r = hf_err_wrap(err, "snapshot %s is refused", m->meta.id);
+    json_decref(here.cpu);
+    return r;
+}
+
+int hf_parts_check_template(const struct hf_manifest *m, const char *have, const char *why,
+                            struct hf_err *err)
+{
+    if (!have)
         return hf_err_set(err, -EXDEV,
-                          "snapshot %s is refused: it needs the template %s (SHA-256 %.12s…), and %s",
-                          m->meta.id, m->meta.template_id, m->meta.template_sha256, why.msg);
+                          "snapshot %s is refused: it needs the template %s (SHA-256 %.12s…): %s", m->meta.id,
+                          m->meta.template_id, m->meta.template_sha256, why);
     if (strcmp(have, m->meta.template_sha256) != 0)
         return hf_err_set(err, -EXDEV,
                           "snapshot %s is refused: it needs the template %s with SHA-256 %.12s…, and the one "
@@ -227,13 +229,24 @@ static int check_host(const char *data_dir, const struct hf_manifest *m, struct 
     return 0;
 }
 
+static int check_foreign(const char *data_dir, const struct hf_manifest *m, struct hf_err *err)
+{
+    char have[HF_HASH_HEX];
+    struct hf_err why = {0};
+    int r = hf_parts_check_host(m, err);
+    if (r < 0)
+        return r;
+    bool here = hf_disk_template_hash(data_dir, m->meta.template_id, have, &why) == 0;
+    return hf_parts_check_template(m, here ? have : NULL, why.msg, err);
+}
+
 int hf_snapshot_open(const char *data_dir, const char *id, struct hf_snapshot_meta *ret, struct hf_err *err)
 {
     hf_auto_manifest struct hf_manifest m = {0};
     hf_auto_close int dir_fd = -1;
     int r = hf_parts_load(data_dir, id, &dir_fd, &m, err);
     if (r == 0)
-        r = check_host(data_dir, &m, err);
+        r = check_foreign(data_dir, &m, err);
     if (r == 0)
         r = check_parts(dir_fd, &m, false, err);
     if (r == 0 && ret) {
@@ -249,7 +262,7 @@ int hf_snapshot_verify(const char *data_dir, const char *id, unsigned *ret_unsea
     hf_auto_close int dir_fd = -1;
     int r = hf_parts_load(data_dir, id, &dir_fd, &m, err);
     if (r == 0)
-        r = check_host(data_dir, &m, err);
+        r = check_foreign(data_dir, &m, err);
     if (r == 0)
         r = check_parts(dir_fd, &m, true, err);
     if (r < 0)
@@ -298,4 +311,12 @@ int hf_snapshot_each(const char *data_dir, void (*fn)(void *arg, const char *id,
     }
     (void)closedir(d);
     return 0;
+}
+
+void hf_parts_give_up(const char *data_dir, const char *id)
+{
+    /* What can't be removed now is no snapshot; the next begin or a collection removes it. */
+    struct hf_err ignored;
+    int r = hf_snapshot_remove(data_dir, id, &ignored);
+    (void)r;
 }

@@ -68,10 +68,7 @@ int hf_snapshot_clone(const char *data_dir, const char *from, const char *to, st
         (void)snprintf(m.meta.id, sizeof(m.meta.id), "%s", to);
         r = hf_parts_publish(data_dir, dir_fd, &m, stamps, err);
     }
-    if (r == 0)
-        return 0;
-    struct hf_err ignored; /* what is left is no snapshot; the next begin or a collection removes it */
-    int left = hf_snapshot_remove(data_dir, to, &ignored);
-    (void)left;
+    if (r < 0)
+        hf_parts_give_up(data_dir, to);
     return r;
 }

@@ -16,6 +16,7 @@
 #include "engine/disk/ext4.h"
 #include "engine/disk/hash.h"
 #include "engine/disk/pool.h"
+#include "engine/disk/stream.h"
 #include "engine/disk/treesize.h"
 #include "engine/driver.h"
 
@@ -67,21 +68,25 @@ static int make_image(const struct hf_staging *st, const char *rootfs_dir, struc
     }
 }
 
-/* The manifest first: an image under its final name is complete by that. */
-static int publish(const char *data_dir, const char *id, const struct hf_staging *st, uint64_t *ret_bytes,
-                   struct hf_err *err)
+/* The manifest first: an image under its final name is complete by that. want (may be NULL): the hash that
+ * the image must have. */
+static int publish(const char *data_dir, const char *id, const char *image, const char *want,
+                   uint64_t *ret_bytes, struct hf_err *err)
 {
     char sha256[HF_HASH_HEX];
     uint64_t bytes = 0;
     hf_auto_free char *path = template_path(data_dir, id, "img");
     hf_auto_free char *dir = hf_xasprintf("%s/pool/templates", data_dir);
-    int r = hash_path(st->image, sha256, &bytes);
+    int r = hash_path(image, sha256, &bytes);
+    if (r == 0 && want && strcmp(sha256, want) != 0)
+        return hf_err_set(err, -EUCLEAN, "the image of template %s is damaged (SHA-256 %s, expected %s)", id,
+                          sha256, want);
     if (r == 0)
-        r = hf_disk_sync_path(st->image);
+        r = hf_disk_sync_path(image);
     if (r == 0)
         r = write_manifest(data_dir, id, bytes, sha256);
     hf_killpoint("disk.template.manifest");
-    if (r == 0 && renameat2(AT_FDCWD, st->image, AT_FDCWD, path, RENAME_NOREPLACE) < 0)
+    if (r == 0 && renameat2(AT_FDCWD, image, AT_FDCWD, path, RENAME_NOREPLACE) < 0)
         r = -errno;
     if (r == 0)
         r = hf_disk_sync_path(dir);
@@ -110,7 +115,7 @@ int hf_disk_template_build(const char *data_dir, const char *template_id, const 
         r = hf_ext4_check(st.image, err);
     hf_killpoint("disk.template.made");
     if (r == 0)
-        r = publish(data_dir, template_id, &st, ret_bytes, err);
+        r = publish(data_dir, template_id, st.image, NULL, ret_bytes, err);
     return r;
 }
 
@@ -133,6 +138,29 @@ static int read_manifest(const char *data_dir, const char *id, uint64_t *ret_byt
     }
     json_decref(j);
     return good ? 0 : hf_err_set(err, -EUCLEAN, "the template's manifest %s is damaged", path);
+}
+
+int hf_disk_template_install(const char *data_dir, const char *template_id, const char *image,
+                             const char *sha256, struct hf_err *err)
+{
+    uint64_t bytes;
+    hf_auto_free char *path = template_path(data_dir, template_id, "img");
+    if (access(path, F_OK) == 0)
+        return hf_err_set(err, -EEXIST, "the template %s exists already", template_id);
+    return publish(data_dir, template_id, image, sha256, &bytes, err);
+}
+
+int hf_disk_template_open(const char *data_dir, const char *template_id, uint64_t *ret_bytes,
+                          struct hf_err *err)
+{
+    struct stat st;
+    hf_auto_free char *path = template_path(data_dir, template_id, "img");
+    hf_auto_close int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return hf_err_set(err, -errno, "cannot open the image of template %s: %s", template_id,
+                          strerror(errno));
+    *ret_bytes = (uint64_t)st.st_size;
+    return hf_take_fd(&fd);
 }
 
 int hf_disk_template_hash(const char *data_dir, const char *template_id, char ret_hex[HF_HASH_HEX],

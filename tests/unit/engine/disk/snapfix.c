@@ -97,3 +97,9 @@ void snapfix_damage(const char *id, const char *part, long at)
     c ^= 1;
     assert_int_equal(pwrite(fd, &c, 1, at), 1);
 }
+
+int snapfix_teardown(void **state)
+{
+    struct hf_err err = {0};
+    return hf_disk_pool_close(fixture_data, fixture_run, &err);
+}

@@ -7,6 +7,7 @@
 
 /* Opens the pool and puts the template there; for cmocka_run_group_tests. */
 int snapfix_setup(void **state);
+int snapfix_teardown(void **state);
 void snapfix_template(const char *id, const char *content);
 /* disk.img (SNAPFIX_DISK bytes, two pieces of data that depend on seed), box. */
 void snapfix_fill(const char *dir, unsigned char seed);
