@@ -14,6 +14,15 @@ HF_PACKAGES=(
     e2fsprogs xfsprogs util-linux mount nftables iproute2 procps
     mmdebstrap ca-certificates openssl curl git shellcheck busybox-static
 )
+# What building CRIU needs (below).
+HF_CRIU_PACKAGES=(
+    make patch xz-utils libprotobuf-c-dev libprotobuf-dev protobuf-c-compiler protobuf-compiler libnl-3-dev libnet1-dev
+    libcap-dev libbsd-dev uuid-dev python3-protobuf
+)
+HF_CRIU_VERSION=4.1.1
+HF_CRIU_SHA256=f80a66cb3726bb2116266d4759ce3bcbfab7abdb6b6d430bf20dd41911717afe
+HF_CRIU_PATH=/usr/local/lib/holdfast/criu
+
 # Only for ./dev bench (tools/dev/bench.sh).
 # shellcheck disable=SC2034
 HF_BENCH_PACKAGES=(nginx-light wrk crun runc bubblewrap haproxy iperf3 mitmproxy nghttp2-client)
@@ -73,8 +82,43 @@ install_node() {
     command -v npm >/dev/null || install_packages nodejs npm
 }
 
+# The Debian archive that this host itself is configured for, as its apt tells it.
+debian_archive() {
+    apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' 'Component: main' 2>/dev/null |
+        grep -E '/debian/?$' | sort | uniq -c | sort -rn | awk 'NR == 1 { print $2 }'
+}
+
+# CRIU from Debian 13's source, with tools/criu/holdfast.patch: neither Debian 12's nor an unpatched one can save a
+# sandbox (docs/adr/0017). The stamp beside the program says what it was built from.
+install_criu() {
+    local stamp tar=$HF_CACHE/criu_$HF_CRIU_VERSION.orig.tar.xz dir=$HF_CACHE/criu archive
+    stamp="$HF_CRIU_VERSION $(sha256sum tools/criu/holdfast.patch | cut -d' ' -f1)"
+    [ -x "$HF_CRIU_PATH" ] && [ "$(cat "$HF_CRIU_PATH.stamp" 2>/dev/null)" = "$stamp" ] && return 0
+    install_packages "${HF_CRIU_PACKAGES[@]}"
+    mkdir -p "$HF_CACHE"
+    if ! echo "$HF_CRIU_SHA256  $tar" | sha256sum -c --status 2>/dev/null; then
+        archive=$(debian_archive)
+        [ -n "$archive" ] || die "cannot build CRIU: this host's apt knows no Debian archive"
+        say "fetching the source of CRIU $HF_CRIU_VERSION"
+        /usr/lib/apt/apt-helper download-file "${archive%/}/pool/main/c/criu/criu_$HF_CRIU_VERSION.orig.tar.xz" "$tar" \
+            "SHA256:$HF_CRIU_SHA256" >&2 || die "cannot fetch the source of CRIU"
+    fi
+    say "building CRIU $HF_CRIU_VERSION (about half a minute)"
+    rm -rf "$dir"
+    mkdir -p "$dir"
+    tar -xJf "$tar" -C "$dir" --strip-components=1
+    patch -s -d "$dir" -p1 <tools/criu/holdfast.patch
+    make -C "$dir" -j"$(nproc)" criu WERROR=0 NO_GNUTLS=1 >"$dir/build.log" 2>&1 ||
+        { tail -n 20 "$dir/build.log" >&2; die "CRIU does not build (all of it: $dir/build.log)"; }
+    as_root install -D -m 755 "$dir/criu/criu" "$HF_CRIU_PATH"
+    echo "$stamp" | as_root tee "$HF_CRIU_PATH.stamp" >/dev/null
+    rm -rf "$dir"
+    as_root "$HF_CRIU_PATH" check >&2 || warn "criu check: this kernel lacks something; saves of memory may fail"
+}
+
 verb_setup() {
     install_packages "${HF_PACKAGES[@]}"
+    install_criu
     install_node
     npm_ci "$HF_ROOT/tests/e2e" "$HF_ROOT/tests/e2e"
     node_on_path
