@@ -28,8 +28,8 @@ void hf_disk_pool_info(const char *data_dir, struct hf_disk_pool_info *ret);
 
 /* Bytes that the pool's files occupy, by kind. Blocks that reflinks share are counted in each file. */
 struct hf_disk_usage {
-    uint64_t templates, cells, volumes, blanks, staging;
-    uint32_t n_templates, n_cells, n_volumes;
+    uint64_t templates, cells, volumes, snapshots, blanks, staging;
+    uint32_t n_templates, n_cells, n_volumes, n_snapshots;
 };
 int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct hf_err *err) HF_MUST_USE;
 
@@ -50,6 +50,48 @@ uint64_t hf_disk_pool_low(uint64_t total_bytes);
  * of milliseconds when the pool grows, which is rare. Any thread. */
 int hf_disk_pool_room(const char *data_dir, uint64_t need, uint64_t max_bytes,
                       struct hf_err *err) HF_MUST_USE;
+
+/* Puts an image that has more than HF_DISK_PIECES_MAX pieces together again, so that cloning it stays cheap
+ * (compact.c says how), also while a box is writing to it. To be called after each snapshot, when nobody
+ * waits: it rewrites HF_DISK_COMPACT_AT_ONCE bytes at most, which the image then no longer shares with its
+ * snapshots; the rest is for the next call. -ENOSPC when the pool is nearly full, -ECANCELED when *stop (may
+ * be NULL) became true. */
+#define HF_DISK_PIECES_MAX 1000u
+#define HF_DISK_COMPACT_AT_ONCE (256ull << 20)
+struct hf_disk_compacted {
+    uint32_t before, after; /* pieces */
+    uint64_t bytes;         /* rewritten */
+};
+int hf_disk_compact(const char *data_dir, const char *image, const bool *stop, struct hf_disk_compacted *ret,
+                    struct hf_err *err) HF_MUST_USE;
+
+/* One thing in the pool, whoever knows it. */
+enum hf_disk_kind {
+    HF_DISK_TEMPLATE,
+    HF_DISK_CELL,
+    HF_DISK_VOLUME,
+    HF_DISK_SNAPSHOT,
+    HF_DISK_BLANK,
+    HF_DISK_STAGING, /* half-made */
+    HF_DISK_KINDS,
+};
+const char *hf_disk_kind_name(enum hf_disk_kind kind); /* "template" "cell" … */
+struct hf_disk_object {
+    enum hf_disk_kind kind;
+    char name[64];
+    bool complete;              /* false: a snapshot without a manifest */
+    int64_t changed_ms;         /* wall clock */
+    uint64_t exclusive, shared; /* bytes, as of hf_disk_object_usage; 0 unless measured */
+};
+/* Calls fn for each. What has a name that the pool never gives is left out. Measuring asks for every extent.
+ */
+int hf_disk_each_object(const char *data_dir, bool measure,
+                        void (*fn)(void *arg, const struct hf_disk_object *o), void *arg,
+                        struct hf_err *err) HF_MUST_USE;
+/* Removes one. Missing is success; -EBUSY while a box or an operation uses it. Whether a row still wants it
+ * is the caller's business. */
+int hf_disk_object_remove(const char *data_dir, enum hf_disk_kind kind, const char *name,
+                          struct hf_err *err) HF_MUST_USE;
 
 /* Compares a template's image with the SHA-256 in its manifest (DATA/pool/templates/<id>.json). -EUCLEAN when
  * they differ, -ENOENT when there is no such template. Reads the whole image. */

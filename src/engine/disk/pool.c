@@ -50,7 +50,7 @@ static bool can_reflink(const char *dir)
     return ioctl(b, FICLONE, a) == 0;
 }
 
-static int lock_pool(const char *data_dir, struct hf_err *err)
+int hf_pool_lock(const char *data_dir, struct hf_err *err)
 {
     hf_auto_free char *path = hf_xasprintf("%s/pool.lock", data_dir);
     hf_auto_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
@@ -70,10 +70,9 @@ static int image_size(const char *data_dir, uint64_t max_bytes, uint64_t *ret, s
     if (statvfs(data_dir, &vfs) < 0)
         return hf_err_set(err, -errno, "cannot ask %s for its free space: %s", data_dir, strerror(errno));
     uint64_t free_bytes = (uint64_t)vfs.f_bavail * vfs.f_frsize;
-    uint64_t room = free_bytes > HF_POOL_HOST_RESERVE ? free_bytes - HF_POOL_HOST_RESERVE : 0;
-    uint64_t bytes = HF_MIN(max_bytes, room) & ~((1ull << 20) - 1);
+    uint64_t bytes = hf_pool_image_target(max_bytes, 0, free_bytes);
     if (bytes < HF_POOL_IMAGE_MIN)
-        return hf_err_set(err, room < HF_POOL_IMAGE_MIN ? -ENOSPC : -EINVAL,
+        return hf_err_set(err, max_bytes - bytes >= 1u << 20 ? -ENOSPC : -EINVAL,
                           "no room for a disk pool below %s: it needs %llu MiB at least and may have %" PRIu64
                           " MiB (%llu MiB are left to the host); free some space or give a larger pool size",
                           data_dir, HF_POOL_IMAGE_MIN >> 20, bytes >> 20, HF_POOL_HOST_RESERVE >> 20);
@@ -248,7 +247,7 @@ int hf_disk_pool_open(const char *data_dir, uint64_t max_bytes, bool *ret_reflin
         r = hf_mkdir_p(pool, 0700);
     if (r < 0)
         return hf_err_set(err, r, "cannot make %s: %s", pool, strerror(-r));
-    hf_auto_close int lock_fd = lock_pool(data_dir, err);
+    hf_auto_close int lock_fd = hf_pool_lock(data_dir, err);
     if (lock_fd < 0)
         return lock_fd;
     r = place_pool(data_dir, pool, max_bytes, err);
@@ -259,6 +258,11 @@ int hf_disk_pool_open(const char *data_dir, uint64_t max_bytes, bool *ret_reflin
     if (r < 0)
         return r;
     *ret_reflink = can_reflink(pool);
+    lock_fd = hf_close(lock_fd);
+    /* The setting may have risen since the image was made, or the host may have more room. */
+    struct hf_err not_fatal;
+    int grown = hf_pool_grow(data_dir, max_bytes, &not_fatal);
+    (void)grown;
     return 0;
 }
 

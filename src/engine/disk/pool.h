@@ -29,6 +29,16 @@ int hf_disk_template_hash(const char *data_dir, const char *template_id, char re
 /* XFS refuses to be smaller than 300 MiB. */
 #define HF_POOL_IMAGE_MIN (512ull << 20)
 #define HF_POOL_NAME_MAX 63
+/* A pool image grows by this much at least. */
+#define HF_POOL_GROW_MIN (256ull << 20)
+
+/* How large the image may be: what is wanted, bounded by what the host's disk can ever hold (used: what the
+ * image occupies there now). */
+uint64_t hf_pool_image_target(uint64_t max_bytes, uint64_t used, uint64_t host_free);
+/* Makes the mounted pool image as large as it may be. 1: it has grown; 0: nothing to do, or no image. */
+int hf_pool_grow(const char *data_dir, uint64_t max_bytes, struct hf_err *err) HF_MUST_USE;
+/* The lock of those who make, mount or grow the pool; a descriptor to close. */
+int hf_pool_lock(const char *data_dir, struct hf_err *err) HF_MUST_USE;
 
 /* name: [a-z0-9-]{1,63}, not starting with '-'. what: "volume" or "template", for the message. */
 int hf_disk_check_name(const char *what, const char *name, struct hf_err *err) HF_MUST_USE;

@@ -30,19 +30,28 @@ uint64_t hf_disk_pool_low(uint64_t total_bytes)
     return HF_MAX(HF_POOL_LOW_MIN, HF_MIN(part, HF_POOL_LOW_MAX));
 }
 
+static bool is_enough(uint64_t free_bytes, uint64_t total, uint64_t need)
+{
+    uint64_t low = hf_disk_pool_low(total);
+    return free_bytes >= low && free_bytes - low >= need;
+}
+
 int hf_disk_pool_room(const char *data_dir, uint64_t need, uint64_t max_bytes, struct hf_err *err)
 {
     uint64_t free_bytes = 0, total = 0;
     int r = hf_disk_pool_space(data_dir, &free_bytes, &total);
+    struct hf_err why = {0};
+    if (r == 0 && !is_enough(free_bytes, total, need) && max_bytes &&
+        hf_pool_grow(data_dir, max_bytes, &why) > 0)
+        r = hf_disk_pool_space(data_dir, &free_bytes, &total);
     if (r < 0)
         return hf_err_set(err, r, "cannot ask the disk pool below %s for its free space: %s", data_dir,
                           strerror(-r));
-    uint64_t low = hf_disk_pool_low(total);
-    if (free_bytes >= low && free_bytes - low >= need)
+    if (is_enough(free_bytes, total, need))
         return 0;
     return hf_err_http(err, -ENOSPC, 507,
                        "the disk pool is nearly full: %" PRIu64 " MiB of %" PRIu64 " MiB are free, %" PRIu64
                        " MiB are wanted and %" PRIu64
                        " MiB are kept for what runs; remove snapshots, volumes, templates or sandboxes",
-                       free_bytes >> 20, total >> 20, need >> 20, low >> 20);
+                       free_bytes >> 20, total >> 20, need >> 20, hf_disk_pool_low(total) >> 20);
 }

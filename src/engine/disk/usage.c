@@ -4,6 +4,7 @@
 
 #include "engine/disk/disk.h"
 #include "engine/disk/pool.h"
+#include "engine/disk/snapshot.h"
 
 /* Adds up the blocks of everything below dir_fd (which is consumed). Entries that vanish are skipped: cells
  * come and go meanwhile. */
@@ -33,6 +34,11 @@ static uint64_t tree_bytes(int dir_fd, uint32_t *ret_images)
     return sum;
 }
 
+static void count_snapshot(void *arg, const char *id, bool complete)
+{
+    *(uint32_t *)arg += complete;
+}
+
 int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct hf_err *err)
 {
     struct hf_disk_usage u = {0};
@@ -42,8 +48,11 @@ int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct h
         uint64_t *bytes;
         uint32_t *images;
     } kinds[] = {
-        {"templates", &u.templates, &u.n_templates}, {"cells", &u.cells, &u.n_cells},
-        {"volumes", &u.volumes, &u.n_volumes},       {"blank", &u.blanks, &ignored},
+        {"templates", &u.templates, &u.n_templates},
+        {"cells", &u.cells, &u.n_cells},
+        {"volumes", &u.volumes, &u.n_volumes},
+        {"snapshots", &u.snapshots, &ignored},
+        {"blank", &u.blanks, &ignored},
         {"staging", &u.staging, &ignored},
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(kinds); i++) {
@@ -55,6 +64,9 @@ int hf_disk_pool_usage(const char *data_dir, struct hf_disk_usage *ret, struct h
             return hf_err_set(err, -errno, "cannot read %s: %s", dir, strerror(errno));
         *kinds[i].bytes = tree_bytes(fd, kinds[i].images);
     }
+    int r = hf_snapshot_each(data_dir, count_snapshot, &u.n_snapshots, err);
+    if (r < 0)
+        return r;
     *ret = u;
     return 0;
 }
