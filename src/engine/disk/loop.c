@@ -264,3 +264,11 @@ uint64_t hf_block_writes(dev_t dev)
     free(text);
     return found == 1 ? sectors : UINT64_MAX;
 }
+
+int hf_disk_flush(const char *path, struct hf_err *err)
+{
+    hf_auto_close int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 || fdatasync(fd) < 0)
+        return hf_err_set(err, -errno, "cannot flush the image %s: %s", path, strerror(errno));
+    return 0;
+}

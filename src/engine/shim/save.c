@@ -92,10 +92,13 @@ static int run(struct shim *s, struct save *job, struct hf_err *err)
     /* What is dirty is written out before anybody has to wait for it. */
     if (syncfs(s->disk_fd) < 0)
         return hf_err_set(err, -errno, "cannot flush the writable layer: %s", strerror(errno));
+    int r = hf_disk_flush(s->spec.image, err);
+    if (r < 0)
+        return r;
     bool was = s->frozen;
     hf_killpoint("shim.save-begin");
     job->frozen_at_us = now_us();
-    int r = shim_freeze(s, true, err);
+    r = shim_freeze(s, true, err);
     if (r == 0)
         r = save_stopped(s, job, err);
     if (r == 0) {
