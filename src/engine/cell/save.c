@@ -2,17 +2,51 @@
 #include <stdio.h>
 
 #include "base/fault.h"
+#include "base/log.h"
 #include "engine/cell/cell.h"
+#include "engine/disk/disk.h"
 
 struct saving {
     struct hf_list link; /* box.savings */
     struct hf_box *box;  /* NULL once it may be gone */
-    bool freeze, frozen;
+    bool freeze, frozen, end;
     hf_done_cb done; /* of freeze */
     hf_box_save_cb saved;
     void *arg;
     struct hf_err err;
 };
+
+/* After a save the box shares its disk with it, and falls to pieces by writing on; see hf_disk_compact. */
+struct tidying {
+    struct cell_driver *d;
+    char *image;
+};
+
+static void tidy(void *arg)
+{
+    struct tidying *t = arg;
+    struct hf_disk_compacted done = {0};
+    struct hf_err err = {0};
+    int r = hf_disk_compact(t->d->data_dir, t->image, &t->d->closing, &done, &err);
+    /* The box may be gone by now, or the pool nearly full: snapshots take longer then, and that is all. */
+    if (r < 0)
+        hf_log_debug("a disk stays in pieces", "image=%s cause=%s", t->image, hf_log_quote(err.msg));
+}
+
+static void tidied(void *arg)
+{
+    struct tidying *t = arg;
+    free(t->image);
+    free(t);
+}
+
+static void tidy_later(struct hf_box *box)
+{
+    struct tidying *t = hf_new(struct tidying);
+    t->d = box->d;
+    t->image = hf_xstrdup(box->spec.image);
+    cell_job(box->d, tidy, tidied, t);
+}
 
 static void tell(struct saving *s, const struct hf_box_saved *saved, const struct hf_err *err)
 {
@@ -31,6 +65,8 @@ static void on_answer(void *arg, const struct hf_err *err, struct hf_str text, i
     if (s->box && !err && s->freeze)
         s->box->frozen = s->frozen;
     hf_killpoint("cell.saved");
+    if (s->box && !err && !s->freeze && !s->end && !s->box->d->closing)
+        tidy_later(s->box);
     struct hf_box_saved saved = {.frozen_us = hf_kv_u64(text, "frozen_us", 0),
                                  .total_us = hf_kv_u64(text, "total_us", 0),
                                  .cpu_ns = hf_kv_u64(text, "cpu_ns", 0),
@@ -82,6 +118,7 @@ void cell_save(struct hf_driver *base, struct hf_box *box, const struct hf_box_s
     struct saving *s = saving_new(box, arg);
     (void)base;
     s->saved = cb;
+    s->end = save->end;
     int r = hf_kv_add(&more, "dir", save->dir);
     if (r == 0)
         r = hf_kv_add_u64(&more, "memory", save->memory);

@@ -46,6 +46,6 @@ int hf_image_open_locked(const char *path, bool read_only, struct hf_err *err) H
 /* Makes dst (which must not exist; mode 0600) a copy of the file src: by reflink where the file system can
  * (returns 0), else a sparse copy (returns 1). Removes dst again on failure. Not fsynced. */
 int hf_disk_clone(const char *src, const char *dst, struct hf_err *err) HF_MUST_USE;
-/* What was written to the file reaches the disk. A reflink does this first as well: done before a barrier, the
- * clone inside of it takes under a millisecond instead of the time of all that writing. */
+/* What was written to the file reaches the disk. A reflink does this first as well: done before a barrier,
+ * the clone inside of it takes under a millisecond instead of the time of all that writing. */
 int hf_disk_flush(const char *path, struct hf_err *err) HF_MUST_USE;
