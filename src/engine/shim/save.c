@@ -1,9 +1,7 @@
 /* Saving the box into a directory: processes and writable layer, cut at one barrier. */
 #include <fcntl.h>
 #include <inttypes.h>
-#include <linux/fs.h>
 #include <stdio.h>
-#include <sys/ioctl.h>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -43,18 +41,18 @@ int shim_freeze_request(struct shim *s, struct hf_str text, struct hf_err *err)
     return shim_freeze(s, hf_str_eq(state, "frozen"), err);
 }
 
-/* The layer's file system is stopped, so that its image is one that needs no repair, for as long as the clone
- * takes. */
+/* All who could write stand still, and the file system is flushed a second time, which is short. The image is
+ * then one with a journal to replay, a matter of a millisecond at its start. FIFREEZE would leave one
+ * without, but waits for several grace periods of the kernel: 30 to 45 ms that the box feels. */
 static int save_disk(struct shim *s, const struct save *job, struct hf_err *err)
 {
     char path[HF_CELL_PATH_MAX + 16];
     (void)snprintf(path, sizeof(path), "%s/disk.img", job->dir);
     if (unlink(path) < 0 && errno != ENOENT)
         return hf_err_set(err, -errno, "cannot remove %s: %s", path, strerror(errno));
-    if (ioctl(s->disk_fd, FIFREEZE, 0) < 0)
-        return hf_err_set(err, -errno, "cannot stop the writable layer: %s", strerror(errno));
+    if (syncfs(s->disk_fd) < 0)
+        return hf_err_set(err, -errno, "cannot flush the writable layer: %s", strerror(errno));
     int r = hf_disk_clone(s->spec.image, path, err);
-    (void)ioctl(s->disk_fd, FITHAW, 0);
     if (r < 0)
         return r;
     hf_killpoint("shim.save-disk");
