@@ -1,5 +1,6 @@
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 #include "base/fault.h"
 #include "base/path.h"
@@ -10,7 +11,8 @@ int hf_parts_make_dirs(const char *dir, const char *part_name)
 {
     hf_auto_free char *path = hf_xasprintf("%s/%s", dir, part_name);
     *strrchr(path, '/') = '\0';
-    return hf_mkdir_p(path, 0700);
+    /* A restore reads the images of the processes from within the box's user namespace. */
+    return hf_mkdir_p(path, 0755);
 }
 
 /* A part that no longer fits its hash by its stamp gets none in the clone: it is hashed when that is opened.
@@ -27,6 +29,8 @@ static int clone_part(const char *from_dir, int from_fd, const char *to_dir, con
     if (r < 0)
         return hf_err_set(err, r, "cannot make the directory of %s: %s", to, strerror(-r));
     r = hf_disk_clone(from, to, err);
+    if (r == 0 && strchr(p->name, '/') && chmod(to, 0644) < 0)
+        r = hf_err_set(err, -errno, "cannot open up %s: %s", to, strerror(errno));
     if (r < 0)
         return r;
     hf_auto_close int dst = open(to, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);

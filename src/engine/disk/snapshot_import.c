@@ -173,7 +173,8 @@ static int take_entry(struct job *j, struct archive_entry *e, struct hf_err *err
         return refuse(j, err, p->name, "its size is not that of the manifest");
     hf_auto_free char *path = hf_xasprintf("%s/%s", j->dir, p->name);
     int r = hf_parts_make_dirs(j->dir, p->name);
-    hf_auto_close int fd = r < 0 ? r : open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    mode_t mode = strchr(p->name, '/') ? 0644 : 0600; /* as a clone has them */
+    hf_auto_close int fd = r < 0 ? r : open(path, O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd < 0)
         return hf_err_set(err, r < 0 ? r : -errno, "cannot make the part %s: %s", p->name,
                           strerror(r < 0 ? -r : errno));
