@@ -85,13 +85,16 @@ static int mend_region(const struct job *j, size_t region, char *chunk)
     int r = copy_region(j, tmp_fd, at, n, chunk);
     if (r < 0)
         return r;
-    struct {
-        struct file_dedupe_range range;
-        struct file_dedupe_range_info to;
-    } ask = {.range = {.src_length = n, .dest_count = 1}, .to = {.dest_fd = j->image_fd, .dest_offset = at}};
-    if (ioctl(tmp_fd, FIDEDUPERANGE, &ask) < 0)
+    hf_auto_free struct file_dedupe_range *ask =
+        hf_xcalloc(1, sizeof(*ask) + sizeof(struct file_dedupe_range_info));
+    ask->src_length = n;
+    ask->dest_count = 1;
+    ask->info[0].dest_fd = j->image_fd;
+    ask->info[0].dest_offset = at;
+    if (ioctl(tmp_fd, FIDEDUPERANGE, ask) < 0)
         return -errno;
-    return ask.to.status < 0 ? ask.to.status : ask.to.status == FILE_DEDUPE_RANGE_SAME;
+    int status = ask->info[0].status;
+    return status < 0 ? status : status == FILE_DEDUPE_RANGE_SAME;
 }
 
 /* The regions with more pieces than the threshold; the threshold falls by halves, so the worst come first. */
