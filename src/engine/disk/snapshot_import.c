@@ -272,7 +272,7 @@ int hf_snapshot_import(const char *data_dir, const char *id, int in_fd, struct h
     if (r < 0)
         return r;
     struct job j = {.data_dir = data_dir, .id = id, .staging = HF_STAGING_INIT};
-    hf_cleanup(hf_read_freep) struct archive *a = j.a = archive_read_new();
+    j.a = archive_read_new();
     r = import(&j, in_fd, err);
     if (r == 0 && ret) {
         *ret = j.m.meta;
@@ -280,6 +280,7 @@ int hf_snapshot_import(const char *data_dir, const char *id, int in_fd, struct h
     }
     if (r < 0 && j.dir)
         hf_parts_give_up(data_dir, id);
+    (void)archive_read_free(j.a);
     hf_staging_end(&j.staging);
     hf_manifest_done(&j.m);
     free(j.seen);

@@ -11,10 +11,6 @@
 /* Bytes between two looks at the pool's room during an import. */
 #define HF_STREAM_ROOM_EVERY (64ull << 20)
 
-static inline void hf_read_freep(struct archive **a)
-{
-    (void)archive_read_free(*a);
-}
 static inline void hf_write_freep(struct archive **a)
 {
     (void)archive_write_free(*a);
