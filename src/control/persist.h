@@ -48,6 +48,9 @@ typedef void (*hf_snapshot_cb)(void *arg, const struct hf_snapshot_row *s, const
 void hf_snapshot_take(struct hf_sandbox *sb, const struct hf_snapshot_ask *ask, hf_snapshot_cb cb, void *arg);
 /* Missing is success; -EBUSY (409) while something needs it, err says what. */
 void hf_snapshot_delete(struct hf_control *c, const char *tenant, const char *id, hf_done_cb cb, void *arg);
+/* A step of whoever works with the sandbox is over: where its policy asks for it, a snapshot is taken unless
+ * nothing changed. False (and no cb): it does not. */
+bool hf_snapshot_step(struct hf_sandbox *sb, hf_snapshot_cb cb, void *arg);
 /* At start, before the reconciler lets anybody in: half-made ones are removed, deletions finished, seals
  * continued. */
 void hf_snapshot_recover(struct hf_control *c);

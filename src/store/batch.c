@@ -63,6 +63,11 @@ const char *const meta_write_sql[W_COUNT] = {
     [W_SNAPSHOT] = "INSERT INTO snapshots VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     [W_SNAPSHOT_READY] = "UPDATE snapshots SET state = 'ready', kind = ?2, bytes = ?3, exclusive_bytes = ?4,"
                          " frozen_us = ?5, total_us = ?6 WHERE id = ?1 AND state = 'creating'",
+    [W_SNAPSHOT_META] = "UPDATE snapshots SET meta = ?2 WHERE id = ?1",
+    [W_SNAPSHOT_POLICY] = "INSERT INTO snapshot_policies VALUES(?, ?, ?, ?) ON CONFLICT(sandbox_id)"
+                          " DO UPDATE SET policy = excluded.policy",
+    [W_SNAPSHOT_POLICY_LAST] = "UPDATE snapshot_policies SET last_ms = ?2 WHERE sandbox_id = ?1",
+    [W_SNAPSHOT_POLICY_DEL] = "DELETE FROM snapshot_policies WHERE sandbox_id = ?1",
     [W_SNAPSHOT_BYTES] = "UPDATE snapshots SET bytes = ?2, exclusive_bytes = ?3 WHERE id = ?1",
     [W_SNAPSHOT_DELETING] = "UPDATE snapshots SET state = 'deleting' WHERE id = ?1",
     [W_SNAPSHOT_NAMES_DEL] = "DELETE FROM snapshot_names WHERE snapshot_id = ?1",

@@ -50,11 +50,15 @@ enum meta_stmt {
     W_SANDBOX_PAUSE,
     W_SNAPSHOT,
     W_SNAPSHOT_READY,
+    W_SNAPSHOT_META,
     W_SNAPSHOT_BYTES,
     W_SNAPSHOT_DELETING,
     W_SNAPSHOT_NAMES_DEL,
     W_SNAPSHOT_DEL,
     W_SNAPSHOT_NAME,
+    W_SNAPSHOT_POLICY,
+    W_SNAPSHOT_POLICY_LAST,
+    W_SNAPSHOT_POLICY_DEL,
     W_COUNT,
 };
 extern const char *const meta_write_sql[W_COUNT];

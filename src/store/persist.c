@@ -8,7 +8,7 @@
     " s.generation, s.detail, s.meta, s.env_sealed, s.bytes, s.exclusive_bytes, s.frozen_us, s.total_us," \
     " s.created_ms"
 
-enum { P_SNAPSHOT, P_SNAPSHOT_NAME, P_SNAPSHOTS, P_SNAPSHOT_NAMES, P_COUNT };
+enum { P_SNAPSHOT, P_SNAPSHOT_NAME, P_SNAPSHOTS, P_SNAPSHOT_NAMES, P_SNAPSHOT_POLICIES, P_COUNT };
 _Static_assert((int)P_COUNT <= (int)META_PERSIST_READS_MAX, "raise META_PERSIST_READS_MAX");
 
 static const char *const persist_sql[P_COUNT] = {
@@ -19,6 +19,7 @@ static const char *const persist_sql[P_COUNT] = {
                     " AND (?2 = '' OR s.sandbox_id = ?2) AND (?3 = '' OR s.purpose = ?3)"
                     " AND (?4 <= 0 OR s.created_ms < ?4 OR (s.created_ms = ?4 AND s.id > ?5))"
                     " ORDER BY s.created_ms DESC, s.id LIMIT ?6",
+    [P_SNAPSHOT_POLICIES] = "SELECT sandbox_id, tenant, policy, last_ms FROM snapshot_policies",
     [P_SNAPSHOT_NAMES] = "SELECT name FROM snapshot_names WHERE snapshot_id = ?1 ORDER BY name",
 };
 
@@ -106,6 +107,13 @@ void hf_set_snapshot_ready(struct hf_meta_batch *b, const char *id, const char *
     meta_p_int(op, total_us);
 }
 
+void hf_set_snapshot_meta(struct hf_meta_batch *b, const char *id, const char *meta)
+{
+    struct meta_op *op = meta_add(b, W_SNAPSHOT_META);
+    meta_p_text(op, id);
+    meta_p_text(op, meta);
+}
+
 void hf_set_snapshot_bytes(struct hf_meta_batch *b, const char *id, int64_t bytes, int64_t exclusive_bytes)
 {
     struct meta_op *op = meta_add(b, W_SNAPSHOT_BYTES);
@@ -132,6 +140,28 @@ void hf_put_snapshot_name(struct hf_meta_batch *b, const char *tenant, const cha
     meta_p_text(op, tenant);
     meta_p_text(op, name);
     meta_p_text(op, id);
+}
+
+void hf_put_snapshot_policy(struct hf_meta_batch *b, const char *sandbox_id, const char *tenant,
+                            const char *policy, int64_t last_ms)
+{
+    struct meta_op *op = meta_add(b, W_SNAPSHOT_POLICY);
+    meta_p_text(op, sandbox_id);
+    meta_p_text(op, tenant);
+    meta_p_text(op, policy);
+    meta_p_int(op, last_ms);
+}
+
+void hf_set_snapshot_policy_last(struct hf_meta_batch *b, const char *sandbox_id, int64_t last_ms)
+{
+    struct meta_op *op = meta_add(b, W_SNAPSHOT_POLICY_LAST);
+    meta_p_text(op, sandbox_id);
+    meta_p_int(op, last_ms);
+}
+
+void hf_del_snapshot_policy(struct hf_meta_batch *b, const char *sandbox_id)
+{
+    meta_p_text(meta_add(b, W_SNAPSHOT_POLICY_DEL), sandbox_id);
 }
 
 /* ---- reads ---- */
@@ -183,5 +213,24 @@ int hf_each_snapshot_name(struct hf_meta *m, const char *id, void (*fn)(void *ar
     int code;
     while ((code = sqlite3_step(s)) == SQLITE_ROW)
         fn(arg, (const char *)sqlite3_column_text(s, 0));
+    return meta_read_end(s, code) < 0 ? -EIO : 0;
+}
+
+int hf_each_snapshot_policy(struct hf_meta *m, void (*fn)(void *arg, const struct hf_snapshot_policy_row *p),
+                            void *arg)
+{
+    sqlite3_stmt *s = get(m, P_SNAPSHOT_POLICIES, "");
+    if (!s)
+        return -EIO;
+    int code;
+    while ((code = sqlite3_step(s)) == SQLITE_ROW) {
+        struct hf_snapshot_policy_row p;
+        COL(p.sandbox_id, 0);
+        COL(p.tenant, 1);
+        p.policy = meta_col_dup(s, 2);
+        p.last_ms = sqlite3_column_int64(s, 3);
+        fn(arg, &p);
+        free(p.policy);
+    }
     return meta_read_end(s, code) < 0 ? -EIO : 0;
 }

@@ -30,6 +30,7 @@ void hf_put_snapshot(struct hf_meta_batch *b, const struct hf_snapshot_row *s);
 /* creating -> ready with its figures. */
 void hf_set_snapshot_ready(struct hf_meta_batch *b, const char *id, const char *kind, int64_t bytes,
                            int64_t exclusive_bytes, int64_t frozen_us, int64_t total_us);
+void hf_set_snapshot_meta(struct hf_meta_batch *b, const char *id, const char *meta);
 void hf_set_snapshot_bytes(struct hf_meta_batch *b, const char *id, int64_t bytes, int64_t exclusive_bytes);
 void hf_set_snapshot_deleting(struct hf_meta_batch *b, const char *id); /* its names go at once */
 void hf_del_snapshot(struct hf_meta_batch *b, const char *id);
@@ -45,3 +46,17 @@ int hf_each_snapshot(struct hf_meta *m, const char *tenant, const char *sandbox,
                      void (*fn)(void *arg, const struct hf_snapshot_row *s), void *arg) HF_MUST_USE;
 int hf_each_snapshot_name(struct hf_meta *m, const char *id, void (*fn)(void *arg, const char *name),
                           void *arg) HF_MUST_USE;
+
+/* ---- policies: when snapshots are taken of a sandbox by themselves, and how many stay ---- */
+
+struct hf_snapshot_policy_row {
+    char sandbox_id[HF_ROW_ID], tenant[HF_ROW_ID];
+    char *policy;    /* JSON object, every switch resolved to a value */
+    int64_t last_ms; /* when it was last looked whether one is due */
+};
+void hf_put_snapshot_policy(struct hf_meta_batch *b, const char *sandbox_id, const char *tenant,
+                            const char *policy, int64_t last_ms);
+void hf_set_snapshot_policy_last(struct hf_meta_batch *b, const char *sandbox_id, int64_t last_ms);
+void hf_del_snapshot_policy(struct hf_meta_batch *b, const char *sandbox_id);
+int hf_each_snapshot_policy(struct hf_meta *m, void (*fn)(void *arg, const struct hf_snapshot_policy_row *p),
+                            void *arg) HF_MUST_USE;

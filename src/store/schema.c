@@ -86,6 +86,8 @@ static const char schema_3[] =
     "CREATE TABLE snapshot_names(tenant TEXT NOT NULL, name TEXT NOT NULL, snapshot_id TEXT NOT NULL,"
     " PRIMARY KEY(tenant, name)) WITHOUT ROWID;"
     "CREATE INDEX snapshot_names_id ON snapshot_names(snapshot_id);"
+    "CREATE TABLE snapshot_policies(sandbox_id TEXT PRIMARY KEY, tenant TEXT NOT NULL, policy TEXT NOT NULL,"
+    " last_ms INTEGER NOT NULL) WITHOUT ROWID;"
     "ALTER TABLE templates ADD COLUMN meta TEXT NOT NULL DEFAULT '{}';"
     "ALTER TABLE templates ADD COLUMN build_id TEXT NOT NULL DEFAULT '';"
     "ALTER TABLE template_names ADD COLUMN created_ms INTEGER NOT NULL DEFAULT 0;"
