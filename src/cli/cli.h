@@ -89,7 +89,7 @@ extern const struct hf_verb hf_verb_serve, hf_verb_sandbox, hf_verb_session, hf_
     hf_verb_key, hf_verb_secret, hf_verb_cert, hf_verb_doctor, hf_verb_completion, hf_verb_version,
     hf_verb_help;
 extern const struct hf_verb hf_verb_sandbox_exec, hf_verb_sandbox_shell, hf_verb_sandbox_cp,
-    hf_verb_sandbox_logs, hf_verb_sandbox_open, hf_verb_sandbox_network, hf_verb_sandbox_outbound;
+    hf_verb_sandbox_logs, hf_verb_sandbox_open, hf_verb_sandbox_pause, hf_verb_sandbox_resume, hf_verb_sandbox_network, hf_verb_sandbox_outbound;
 
 /* ---- output ---- */
 

@@ -2,23 +2,6 @@
  * client takes silence for success. */
 #include "control/api.h"
 
-static void no_pause(struct hf_call *call)
-{
-    hf_call_fail(call, 501,
-                 "pausing sandboxes is not supported by this version of holdfast; "
-                 "a session's workspace survives its sandbox: POST /v1/sessions");
-}
-
-static void no_snapshots(struct hf_call *call)
-{
-    hf_call_fail(call, 501, "snapshots are not supported by this version of holdfast");
-}
-
-static void no_fork(struct hf_call *call)
-{
-    hf_call_fail(call, 501, "forking sandboxes is not supported by this version of holdfast");
-}
-
 static void no_volumes(struct hf_call *call)
 {
     hf_call_fail(call, 501,
@@ -40,10 +23,6 @@ static void no_tags(struct hf_call *call)
 }
 
 const struct hf_api_route hf_api_missing_routes[] = {
-    {"POST", "/sandboxes/{sandboxID}/pause", no_pause, HF_API_BODY_OPT},
-    {"POST", "/sandboxes/{sandboxID}/snapshots", no_snapshots, HF_API_BODY_OPT},
-    {"GET", "/snapshots", no_snapshots, 0},
-    {"POST", "/sandboxes/{sandboxID}/fork", no_fork, HF_API_BODY_OPT},
     {"GET", "/volumes", no_volumes, 0},
     {"POST", "/volumes", no_volumes, HF_API_BODY_OPT},
     {"GET", "/volumes/{volumeID}", no_volumes, 0},

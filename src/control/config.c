@@ -41,6 +41,8 @@ static const struct setting {
     {"shim_path", PATH, AT(shim_path), 0, 0},
     {"envd_path", PATH, AT(envd_path), 0, 0},
     {"max_timeout", SECONDS, AT(max_timeout_s), 1, HF_CONFIG_TIMEOUT_MAX},
+    {"pause_warm", SECONDS, AT(pause_warm_s), 0, HF_CONFIG_TIMEOUT_MAX},
+    {"criu", PATH, AT(criu_path), 0, 0},
     {"default_memory", SIZE, AT(default_memory), HF_CONFIG_MEMORY_MIN, HF_CONFIG_MEMORY_MAX},
     {"default_disk", SIZE, AT(default_disk), HF_CONFIG_DISK_MIN, HF_CONFIG_DISK_MAX},
     {"default_volume", SIZE, AT(default_volume), HF_CONFIG_DISK_MIN, HF_CONFIG_DISK_MAX},
@@ -77,6 +79,7 @@ void hf_config_defaults(struct hf_config *c)
         .warm_pool = 4,
         .pool_bytes = 64ull << 30,
         .max_timeout_s = HF_CONFIG_TIMEOUT_MAX,
+        .pause_warm_s = 60,
         .default_memory = 512ull << 20,
         .default_disk = 1ull << 30,
         .default_volume = 1ull << 30,
@@ -98,6 +101,7 @@ void hf_config_defaults(struct hf_config *c)
     c->domain = hf_xstrdup("localhost");
     c->warm_template = hf_xstrdup("base");
     c->cgroup_root = hf_xstrdup("/sys/fs/cgroup");
+    c->criu_path = hf_xstrdup("");
     c->shim_path = hf_xstrdup("");
     c->envd_path = hf_xstrdup("");
     char **empty[] = {&c->network_subnet4, &c->network_subnet6, &c->network_uplink4, &c->network_uplink6,
@@ -117,6 +121,7 @@ void hf_config_done(struct hf_config *c)
     free(c->domain);
     free(c->warm_template);
     free(c->cgroup_root);
+    free(c->criu_path);
     free(c->shim_path);
     free(c->envd_path);
     free(c->network_subnet4);
@@ -412,10 +417,10 @@ static bool domain_ok(const char *s)
 
 int hf_config_check(struct hf_config *c, struct hf_err *err)
 {
-    char **paths[] = {&c->data_dir, &c->run_dir, &c->cgroup_root, &c->shim_path,     &c->envd_path,
-                      &c->tls_cert, &c->tls_key, &c->netd_path,   &c->egress_ca_file};
-    static const char *const names[] = {"data",     "run_dir", "cgroup_root", "shim_path",     "envd_path",
-                                        "tls_cert", "tls_key", "netd_path",   "egress_ca_file"};
+    char **paths[] = {&c->data_dir,  &c->run_dir,  &c->cgroup_root, &c->shim_path, &c->envd_path,
+                      &c->criu_path, &c->tls_cert, &c->tls_key,     &c->netd_path, &c->egress_ca_file};
+    static const char *const names[] = {"data", "run_dir",  "cgroup_root", "shim_path", "envd_path",
+                                        "criu", "tls_cert", "tls_key",     "netd_path", "egress_ca_file"};
     for (size_t i = 0; i < HF_ARRAY_LEN(paths); i++) {
         int r = make_absolute(paths[i], names[i], err);
         if (r < 0)

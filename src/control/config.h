@@ -39,10 +39,12 @@ struct hf_config {
     uint64_t
         pool_bytes; /* limit of the XFS pool image where the host has no reflink; default 64 GiB (sparse) */
     char *cgroup_root; /* default "/sys/fs/cgroup" */
+    char *criu_path;   /* absolute; "" = HF_CRIU_PATH (engine/driver.h) */
     char *shim_path;   /* absolute; "" = beside the running binary */
     char *envd_path;   /* absolute; "" = beside the running binary */
 
     uint64_t max_timeout_s;      /* longest life a request may ask for; default HF_CONFIG_TIMEOUT_MAX */
+    uint64_t pause_warm_s;       /* how long a pause keeps its memory before it is saved; default 60 */
     uint64_t default_memory;     /* bytes; default 512 MiB */
     uint64_t default_disk;       /* bytes of the writable layer; default 1 GiB */
     uint64_t default_volume;     /* bytes of a session's workspace; default 1 GiB */
@@ -73,7 +75,8 @@ struct hf_config {
 void hf_config_defaults(struct hf_config *c);
 void hf_config_done(struct hf_config *c); /* frees the strings; the struct may be all zero */
 /* Sets one setting by its name in holdfast.toml ("data", "listen", "insecure_listen", "domain", "warm_pool",
- * "warm_template", "pool_bytes", "run_dir", "cgroup_root", "shim_path", "envd_path", "max_timeout",
+ * "warm_template", "pool_bytes", "run_dir", "cgroup_root", "shim_path", "envd_path", "criu",
+ * "max_timeout", "pause_warm",
  * "default_cpu_millis", "default_memory", "default_disk", "default_volume", "default_pids", "template_max",
  * "max_sandboxes", "log_level", "tls_listen", "tls_cert", "tls_key", "max_connections_per_sandbox",
  * "max_connections_per_tenant", "network", "network_ipv6", "network_subnet4", "network_subnet6",

@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/path.h"
+#include "control/snapshot_int.h"
 
 static void on_box_exit(void *arg, struct hf_box *box, const struct hf_box_exit *exit)
 {
@@ -37,12 +38,13 @@ struct hf_control *hf_control_new(uv_loop_t *loop, const struct hf_config *cfg, 
     hf_list_init(&c->list);
     hf_meta_seed(meta, c->seed);
     read_boot_id(c->boot_id, sizeof(c->boot_id));
-    uv_timer_t *timers[] = {&c->tick, &c->sampler, &c->pruner};
+    uv_timer_t *timers[] = {&c->tick, &c->sampler, &c->pruner, &c->policies};
     for (size_t i = 0; i < HF_ARRAY_LEN(timers); i++) {
         (void)uv_timer_init(loop, timers[i]);
         timers[i]->data = c;
         c->open_timers++;
     }
+    c->snapshots = hf_snapshots_new(c);
     driver->on_exit = on_box_exit;
     driver->on_exit_arg = c;
     return c;
@@ -72,9 +74,11 @@ void hf_control_free(struct hf_control *c, void (*stopped)(void *arg), void *arg
     size_t pos = 0;
     for (struct hf_sandbox *sb; (sb = hf_map_next(&c->map, &pos, NULL));)
         hf_sandbox_unref(sb);
+    hf_snapshots_free(c->snapshots);
     uv_close((uv_handle_t *)&c->tick, on_timer_closed);
     uv_close((uv_handle_t *)&c->sampler, on_timer_closed);
     uv_close((uv_handle_t *)&c->pruner, on_timer_closed);
+    uv_close((uv_handle_t *)&c->policies, on_timer_closed);
 }
 
 void hf_control_set_warm(struct hf_control *c)

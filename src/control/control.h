@@ -30,10 +30,10 @@
 
 /* Causes, as they appear in rows and events. */
 #define HF_CAUSE_API "api"
-#define HF_CAUSE_TRAFFIC "traffic"     /* resumed by a request */
-#define HF_CAUSE_DELAY "delay"         /* a warm pause became cold */
-#define HF_CAUSE_PRESSURE "pressure"   /* … because memory was short */
-#define HF_CAUSE_SHUTDOWN "shutdown"   /* … because the host goes down */
+#define HF_CAUSE_TRAFFIC "traffic"         /* resumed by a request */
+#define HF_CAUSE_DELAY "delay"             /* a warm pause became cold */
+#define HF_CAUSE_PRESSURE "pressure"       /* … because memory was short */
+#define HF_CAUSE_SHUTDOWN "shutdown"       /* … because the host goes down */
 #define HF_CAUSE_NOT_RESUMED "not-resumed" /* a resume failed: paused as before */
 #define HF_CAUSE_TIMEOUT "timeout"
 #define HF_CAUSE_OOM "oom"
@@ -79,11 +79,13 @@ struct hf_sandbox {
     struct hf_list waiters;   /* of the kill */
     int64_t deadline_boot_ms;
     struct {
-        bool cold_wanted;          /* the pause under way shall end cold */
-        bool freezing_out;         /* a warm pause is being made cold */
-        int64_t cold_at_boot_ms;   /* when a warm pause becomes cold; 0 = never */
-        struct hf_list waiters;    /* of a pause under way */
-        struct hf_list wakers;     /* that want it running */
+        bool cold_wanted;        /* the pause under way shall end cold */
+        bool disk_only;          /* … and save no processes */
+        bool freezing_out;       /* a warm pause is being made cold */
+        char spent[HF_ROW_ID];   /* the image that a resume came from, until it may go */
+        int64_t cold_at_boot_ms; /* when a warm pause becomes cold; 0 = never */
+        struct hf_list waiters;  /* of a pause under way */
+        struct hf_list wakers;   /* that want it running */
     } pause;
     bool ca_sent;               /* its box trusts its tenant's certificate authority */
     struct hf_ingress *ingress; /* control/ingress.h; NULL until it is asked for */
@@ -118,6 +120,7 @@ struct hf_control {
     uv_timer_t tick;    /* deadlines */
     uv_timer_t sampler; /* metrics */
     uv_timer_t pruner;
+    uv_timer_t policies; /* snapshots by time */
     unsigned open_timers;
     unsigned imports; /* of templates, running */
     unsigned busy;    /* operations under way that a clean stop waits for, beside creates and kills */
@@ -203,10 +206,19 @@ void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_sta
  * before with err. */
 void hf_sandbox_bring_back(struct hf_sandbox *sb, const char *from_dir, bool memory, int64_t timeout_s,
                            hf_sandbox_cb cb, void *arg);
+/* pause.c: the batch says that it runs again, in this generation. */
+void hf_pause_over(struct hf_sandbox *sb, struct hf_meta_batch *b, int64_t generation);
+/* At start: an adopted box goes on (thaw) or stands still; a cold pause stays what it is. */
+void hf_pause_settle(struct hf_sandbox *sb, bool thaw);
+void hf_pause_settle_cold(struct hf_sandbox *sb);
+/* It is being killed: who waits for a pause or a resume learns it. It is gone: so is what it was paused in.
+ */
+void hf_pause_killed(struct hf_sandbox *sb);
+void hf_pause_gone(struct hf_sandbox *sb);
 /* What its lifecycle document says. */
-bool hf_sandbox_pauses(const struct hf_sandbox *sb);      /* at its timeout, instead of ending */
+bool hf_sandbox_pauses(const struct hf_sandbox *sb);       /* at its timeout, instead of ending */
 bool hf_sandbox_keeps_memory(const struct hf_sandbox *sb); /* in such a pause */
-bool hf_sandbox_wakes(const struct hf_sandbox *sb);       /* when traffic comes */
+bool hf_sandbox_wakes(const struct hf_sandbox *sb);        /* when traffic comes */
 /* Goes on with a kill as far as it can. */
 void hf_sandbox_kill_step(struct hf_sandbox *sb);
 /* The create in flight learns that its sandbox is being killed. */

@@ -15,6 +15,8 @@
 #include "control/front.h"
 #include "control/ingress.h"
 #include "control/net.h"
+#include "control/persist.h"
+#include "control/present.h"
 #include "control/template.h"
 #include "proxy/proxy.h"
 
@@ -78,8 +80,13 @@ static void on_lookup(void *self, struct hf_str id, struct hf_route *ret)
     ret->state = HF_ROUTE_NOT_FOUND;
     if (!sb)
         return;
-    if (sb->state == HF_CREATING || sb->state == HF_RESUMING) {
+    bool asleep = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
+    if (sb->state == HF_CREATING) {
         ret->state = HF_ROUTE_TRANSITION;
+    } else if (asleep && hf_sandbox_wakes(sb)) {
+        ret->state = HF_ROUTE_ASLEEP;
+        hf_sandbox_token(d->control, sb->row.id, ret->envd_token);
+        fill_ingress(hf_sandbox_ingress(sb), sb, ret);
     } else if (sb->state == HF_RUNNING) {
         ret->state = HF_ROUTE_RUNNING;
         ret->handle = sb->box;
@@ -109,7 +116,39 @@ static void on_dial(void *self, void *handle, uint16_t port, void (*cb)(void *ar
     d->driver->ops->dial(d->driver, handle, port, on_dialled, dial);
 }
 
-static const struct hf_proxy_ops proxy_ops = {on_lookup, on_dial};
+struct waking {
+    void (*cb)(void *arg, int status, const char *message);
+    void *arg;
+};
+
+static void on_awake(void *arg, struct hf_sandbox *sb, const struct hf_err *err)
+{
+    struct waking w = *(struct waking *)arg;
+    free(arg);
+    if (sb)
+        w.cb(w.arg, 0, "");
+    else
+        w.cb(w.arg, hf_err_http_status(err), err->msg);
+}
+
+static void on_wake(void *self, const char *sandbox_id,
+                    void (*cb)(void *arg, int status, const char *message), void *arg)
+{
+    struct daemon *d = self;
+    struct hf_sandbox *sb = hf_sandbox_find(d->control, NULL, sandbox_id);
+    struct hf_err err = {0};
+    int r = sb ? hf_control_admit(d->control, sb->row.tenant, &err)
+               : hf_err_http(&err, -ENOENT, 502, "The sandbox was not found");
+    if (r < 0) {
+        cb(arg, hf_err_http_status(&err), err.msg);
+        return;
+    }
+    struct waking *w = hf_new(struct waking);
+    *w = (struct waking){cb, arg};
+    hf_sandbox_resume(sb, sb->row.timeout_s, HF_CAUSE_TRAFFIC, on_awake, w);
+}
+
+static const struct hf_proxy_ops proxy_ops = {on_lookup, on_dial, on_wake};
 
 static void on_drop(void *self, const char *sandbox_id)
 {
@@ -204,6 +243,7 @@ static int open_parts(struct daemon *d, struct hf_err *err)
                                   .run_dir = d->run_dir,
                                   .shim_path = d->shim_path,
                                   .envd_path = d->envd_path,
+                                  .criu_path = *cfg->criu_path ? cfg->criu_path : HF_CRIU_PATH,
                                   .cgroup_root = cfg->cgroup_root,
                                   .pool_bytes = cfg->pool_bytes,
                                   .warm_pool = cfg->warm_pool,
@@ -414,6 +454,7 @@ static void on_ready(void *arg, const struct hf_err *err)
     hf_api_add_all(d->api);
     hf_cnet_start(d->net, d->control);
     hf_template_recover(d->control);
+    hf_snapshot_recover(d->control);
     hf_control_set_warm(d->control);
     if (hf_http_server_listen_tcp(d->server, d->cfg->listen_host, d->cfg->listen_port, &d->err) < 0 ||
         hf_front_open(&d->loop, d->cfg, d->server, &d->front, &d->err) < 0) {

@@ -6,10 +6,21 @@
 
 #include "base/clock.h"
 #include "base/log.h"
-#include "control/control.h"
+#include "control/persist.h"
 #include "store/net.h"
 
 #define SAMPLER_MS 500u /* granularity of the sampling, not its period */
+
+static void end_of_life(struct hf_sandbox *sb)
+{
+    static const char why[] = "it reached the end of its life";
+    const struct hf_pause_ask ask = {
+        .memory = hf_sandbox_keeps_memory(sb), .cause = HF_CAUSE_TIMEOUT, .detail = why};
+    if (hf_sandbox_pauses(sb))
+        hf_sandbox_pause(sb, &ask, NULL, NULL);
+    else
+        hf_sandbox_kill(sb, HF_CAUSE_TIMEOUT, why, NULL, NULL);
+}
 
 static void on_tick(uv_timer_t *t)
 {
@@ -19,7 +30,9 @@ static void on_tick(uv_timer_t *t)
     {
         struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
         if (sb->state == HF_RUNNING && sb->deadline_boot_ms <= now)
-            hf_sandbox_kill(sb, HF_CAUSE_TIMEOUT, "it reached the end of its life", NULL, NULL);
+            end_of_life(sb);
+        else if (sb->state == HF_PAUSED && sb->pause.cold_at_boot_ms && sb->pause.cold_at_boot_ms <= now)
+            hf_sandbox_freeze_out(sb, HF_CAUSE_DELAY, NULL, NULL);
     }
     hf_deadline_arm(c);
 }
@@ -34,6 +47,8 @@ void hf_deadline_arm(struct hf_control *c)
         const struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
         if (sb->state == HF_RUNNING)
             wait = HF_MIN(wait, HF_MAX(sb->deadline_boot_ms - now, (int64_t)0));
+        else if (sb->state == HF_PAUSED && sb->pause.cold_at_boot_ms)
+            wait = HF_MIN(wait, HF_MAX(sb->pause.cold_at_boot_ms - now, (int64_t)0));
     }
     if (wait == INT64_MAX) {
         (void)uv_timer_stop(&c->tick);

@@ -174,6 +174,11 @@ static char *build_request(const struct hf_envd_init *init)
     (void)json_object_set_new(body, "envVars", init->env ? json_deep_copy(init->env) : json_object());
     if (init->ca_bundle)
         (void)json_object_set_new(body, "caBundle", json_string(init->ca_bundle));
+    (void)json_object_set_new(body, "generation", json_integer(init->generation));
+    if (init->clone) {
+        (void)json_object_set_new(body, "clone", json_true());
+        (void)json_object_set_new(body, "replaceAccessToken", json_true());
+    }
     return build_init(body);
 }
 /* Takes request. */

@@ -12,6 +12,8 @@ struct hf_envd_init {
     const char *default_user; /* "user" */
     const json_t *env;        /* object of strings; may be NULL */
     const char *ca_bundle;    /* PEM that the sandbox is to trust; NULL = none */
+    int64_t generation;       /* of the sandbox: 1, and one more at each restore */
+    bool clone;               /* its memory was somebody else's: token and ids are replaced */
 };
 
 /* envd answered 2xx: err is NULL and version is its X-Envd-Version ("" when it has none). Comes later than

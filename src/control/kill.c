@@ -66,6 +66,7 @@ static void gone(struct hf_sandbox *sb, const char *left_behind)
     (void)hf_map_del(&c->map, hf_str_c(sb->row.id));
     hf_sandbox_unref(sb); /* the map's; the kill holds its own */
     c->counts.killed++;
+    hf_pause_gone(sb);
     /* Lazy: without this row the reconciler finds `killing` and no box, and writes it again. */
     hf_meta_commit(c->meta, b, HF_META_LAZY, on_killed_row, sb);
 }
@@ -126,5 +127,6 @@ void hf_sandbox_kill(struct hf_sandbox *sb, const char *cause, const char *detai
     if (c->hooks.drop)
         c->hooks.drop(c->hooks_self, sb->row.id);
     hf_create_killed(sb);
+    hf_pause_killed(sb);
     hf_meta_commit(c->meta, b, 0, on_killing_row, sb);
 }

@@ -59,3 +59,7 @@ int hf_cnet_unseal_doc(struct hf_cnet *n, const char *tenant, json_t *doc, struc
 /* Seals a value for its row. 0 or negative errno with err. */
 int hf_cnet_seal_secret(struct hf_cnet *n, const char *tenant, const char *name, const char *value,
                         size_t value_n, unsigned char **ret, size_t *ret_n, struct hf_err *err) HF_MUST_USE;
+
+/* The node's key, opened at the first use; NULL with err. */
+struct hf_sealer;
+struct hf_sealer *hf_cnet_sealer(struct hf_cnet *n, struct hf_err *err);

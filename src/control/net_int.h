@@ -86,7 +86,6 @@ struct cnet_tenant *hf_cnet_tenant(struct hf_cnet *n, const char *name);
 /* Sends the tenant's secrets and authority, if netd has not got them. */
 void hf_cnet_push_tenant(struct hf_cnet *n, const char *name);
 void hf_cnet_tenants_done(struct hf_cnet *n);
-struct hf_sealer *hf_cnet_sealer(struct hf_cnet *n, struct hf_err *err);
 
 /* net_netd.c: the process */
 void hf_cnet_netd_init(struct hf_cnet *n);

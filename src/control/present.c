@@ -47,16 +47,18 @@ static json_t *mounts_of(const struct hf_sandbox_row *row)
 json_t *hf_present_listed(const struct hf_sandbox *sb)
 {
     const struct hf_sandbox_row *row = &sb->row;
-    json_t *v = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "templateID", row->template_id,
-                          "sandboxID", row->id, "clientID", HF_CLIENT_ID, "envdVersion", row->envd_version,
-                          "state", sb->state == HF_PAUSED || sb->state == HF_PAUSING ? "paused" : "running",
-                          "cpuCount", (json_int_t)HF_MAX((row->cpu_millis + 999) / 1000, (int64_t)1),
-                          "memoryMB", (json_int_t)(row->memory_bytes >> 20), "diskSizeMB",
-                          (json_int_t)(row->disk_bytes >> 20), "metadata", sb->metadata);
+    json_t *v = json_pack(
+        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "templateID", row->template_id, "sandboxID", row->id,
+        "clientID", HF_CLIENT_ID, "envdVersion", row->envd_version, "state",
+        sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING ? "paused" : "running",
+        "cpuCount", (json_int_t)HF_MAX((row->cpu_millis + 999) / 1000, (int64_t)1), "memoryMB",
+        (json_int_t)(row->memory_bytes >> 20), "diskSizeMB", (json_int_t)(row->disk_bytes >> 20), "metadata",
+        sb->metadata);
     if (*row->alias)
         (void)json_object_set_new(v, "alias", json_string(row->alias));
     (void)json_object_set_new(v, "startedAt", hf_present_time(row->started_ms));
-    (void)json_object_set_new(v, "endAt", hf_present_time(row->end_ms));
+    bool paused = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
+    (void)json_object_set_new(v, "endAt", hf_present_time(paused ? row->paused_ms : row->end_ms));
     (void)json_object_set_new(v, "volumeMounts", mounts_of(row));
     return v;
 }
@@ -74,7 +76,9 @@ json_t *hf_present_detail(struct hf_sandbox *sb)
     (void)json_object_set_new(v, "allowInternetAccess",
                               json_boolean(json_is_true(json_object_get(doc, "allow_internet_access"))));
     (void)json_object_set_new(v, "network", hf_policy_present(doc));
-    (void)json_object_set_new(v, "lifecycle", json_pack("{s:b, s:s}", "autoResume", 0, "onTimeout", "kill"));
+    (void)json_object_set_new(v, "lifecycle",
+                              json_pack("{s:b, s:s}", "autoResume", hf_sandbox_wakes(sb), "onTimeout",
+                                        hf_sandbox_pauses(sb) ? "pause" : "kill"));
     return v;
 }
 
@@ -96,6 +100,11 @@ json_t *hf_present_row(const struct hf_sandbox_row *row)
     (void)json_object_set_new(v, "memory_bytes", json_integer(row->memory_bytes));
     (void)json_object_set_new(v, "disk_bytes", json_integer(row->disk_bytes));
     (void)json_object_set_new(v, "pids_max", json_integer(row->pids_max));
+    (void)json_object_set_new(v, "generation", json_integer(row->generation));
+    (void)json_object_set_new(v, "pause", *row->pause_depth ? json_string(row->pause_depth) : json_null());
+    (void)json_object_set_new(v, "paused_at", hf_present_time(row->paused_ms));
+    (void)json_object_set_new(v, "snapshot_id",
+                              *row->snapshot_id ? json_string(row->snapshot_id) : json_null());
     return v;
 }
 
@@ -127,7 +136,7 @@ struct hf_sandbox *hf_call_sandbox(struct hf_call *call, bool want_settled)
         return NULL;
     }
     struct hf_sandbox *sb = hf_sandbox_find(call->c, call->tenant, id);
-    if (sb && sb->state == HF_RUNNING)
+    if (sb && (sb->state == HF_RUNNING || (!want_settled && sb->state == HF_PAUSED)))
         return sb;
     if (sb && want_settled && !hf_state_ended(sb->state))
         hf_call_fail(call, 409, "Sandbox %s is %s; try again in a moment", id, hf_state_name(sb->state));

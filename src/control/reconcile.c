@@ -22,8 +22,9 @@ struct reconcile {
     unsigned orphans, adopted, ended, unreadable;
 };
 
-enum hf_settle hf_reconcile_decide(enum hf_state row, enum hf_found_box box, enum hf_box_cause exit_cause,
-                                   bool same_boot, const char **ret_cause, const char **ret_detail)
+enum hf_settle hf_reconcile_decide(enum hf_state row, bool cold, enum hf_found_box box,
+                                   enum hf_box_cause exit_cause, bool same_boot, const char **ret_cause,
+                                   const char **ret_detail)
 {
     if (row == HF_KILLING)
         return HF_SETTLE_CONTINUE;
@@ -35,6 +36,14 @@ enum hf_settle hf_reconcile_decide(enum hf_state row, enum hf_found_box box, enu
     }
     if (row == HF_RUNNING && box == HF_BOX_ALIVE)
         return HF_SETTLE_ADOPT;
+    /* Until the row says running, the image is what the sandbox is. */
+    if ((row == HF_PAUSED || row == HF_RESUMING) && cold)
+        return HF_SETTLE_COLD;
+    /* Its client may have been told that it is paused, or not yet. */
+    if ((row == HF_PAUSED || row == HF_PAUSING) && box == HF_BOX_ALIVE)
+        return HF_SETTLE_FROZEN;
+    if (row == HF_RESUMING && box == HF_BOX_ALIVE)
+        return HF_SETTLE_THAWED;
     if (box == HF_BOX_DEAD) {
         *ret_cause = hf_cause_of_exit(exit_cause);
         *ret_detail = NULL; /* the box has a better one */
@@ -43,8 +52,7 @@ enum hf_settle hf_reconcile_decide(enum hf_state row, enum hf_found_box box, enu
         *ret_detail = "the host was restarted";
     } else {
         *ret_cause = HF_CAUSE_LOST;
-        *ret_detail = box == HF_BOX_ALIVE ? "the daemon ended in the middle of a pause or resume"
-                                          : "its supervisor was gone when the daemon started";
+        *ret_detail = "its supervisor was gone when the daemon started";
     }
     return HF_SETTLE_KILL;
 }
@@ -105,8 +113,8 @@ static void settle(struct reconcile *rec, struct hf_sandbox *sb)
     enum hf_found_box box = !f ? HF_BOX_NONE : f->alive ? HF_BOX_ALIVE : HF_BOX_DEAD;
     const char *cause = "", *detail = NULL;
     bool same_boot = strcmp(sb->row.boot_id, c->boot_id) == 0;
-    switch (
-        hf_reconcile_decide(sb->state, box, f ? f->exit.cause : HF_BOX_LOST, same_boot, &cause, &detail)) {
+    switch (hf_reconcile_decide(sb->state, *sb->row.pause_id != 0, box, f ? f->exit.cause : HF_BOX_LOST,
+                                same_boot, &cause, &detail)) {
     case HF_SETTLE_ADOPT:
         c->driver->ops->adopt(c->driver, sb->box);
         rec->adopted++;
@@ -116,6 +124,18 @@ static void settle(struct reconcile *rec, struct hf_sandbox *sb)
     case HF_SETTLE_KILL:
         rec->ended++;
         hf_sandbox_kill(sb, cause, detail ? detail : f ? f->exit.detail : "", NULL, NULL);
+        break;
+    case HF_SETTLE_FROZEN:
+    case HF_SETTLE_THAWED:
+        rec->adopted++;
+        c->driver->ops->adopt(c->driver, sb->box);
+        hf_pause_settle(sb, sb->state == HF_RESUMING);
+        break;
+    case HF_SETTLE_COLD:
+        rec->adopted++;
+        if (sb->box)
+            c->driver->ops->destroy(c->driver, hf_take_ptr(sb->box), orphan_gone, NULL);
+        hf_pause_settle_cold(sb);
         break;
     case HF_SETTLE_CONTINUE:
         rec->ended++;

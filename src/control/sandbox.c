@@ -10,6 +10,8 @@
 #include "control/ingress.h"
 #include "control/net.h"
 #include "control/network.h"
+#include "control/persist.h"
+#include "control/seal.h"
 
 /* ---- object ---- */
 
@@ -55,6 +57,8 @@ struct hf_sandbox *hf_sandbox_new(struct hf_control *c, const struct hf_sandbox_
     sb->refs = 1;
     sb->deadline_boot_ms = row->deadline_boot_ms;
     hf_list_init(&sb->waiters);
+    hf_list_init(&sb->pause.waiters);
+    hf_list_init(&sb->pause.wakers);
     hf_list_add_tail(&c->list, &sb->node);
     (void)hf_map_put(&c->map, hf_str_c(sb->row.id), sb);
     return sb;
@@ -128,8 +132,10 @@ void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_sta
         abort(); /* a programming error; the reconciler settles the rows at the next start */
     }
     const char *from = hf_state_name(sb->state);
-    (void)snprintf(sb->row.cause, sizeof(sb->row.cause), "%s", cause);
-    (void)snprintf(sb->row.detail, sizeof(sb->row.detail), "%s", detail ? detail : "");
+    if (cause != sb->row.cause) /* its own ones are kept */
+        (void)snprintf(sb->row.cause, sizeof(sb->row.cause), "%s", cause);
+    if (detail != sb->row.detail)
+        (void)snprintf(sb->row.detail, sizeof(sb->row.detail), "%s", detail ? detail : "");
     (void)snprintf(sb->row.state, sizeof(sb->row.state), "%s", hf_state_name(to));
     sb->state = to;
     hf_set_sandbox_state(b, sb->row.id, from, sb->row.state, sb->row.cause, sb->row.detail, hf_real_ms());
@@ -138,13 +144,39 @@ void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_sta
                 sb->row.state, cause, hf_log_quote(sb->row.detail));
 }
 
-/* ---- create ---- */
+/* ---- the lifecycle document ---- */
+
+static bool lifecycle_flag(const struct hf_sandbox *sb, const char *key, const char *text)
+{
+    json_auto_t *v = json_loads(sb->row.lifecycle, 0, NULL);
+    const json_t *m = json_object_get(v, key);
+    return text ? json_is_string(m) && strcmp(json_string_value(m), text) == 0 : json_is_true(m);
+}
+
+bool hf_sandbox_pauses(const struct hf_sandbox *sb)
+{
+    return lifecycle_flag(sb, "on_timeout", "pause");
+}
+
+bool hf_sandbox_keeps_memory(const struct hf_sandbox *sb)
+{
+    return !lifecycle_flag(sb, "disk_only", NULL);
+}
+
+bool hf_sandbox_wakes(const struct hf_sandbox *sb)
+{
+    return lifecycle_flag(sb, "auto_resume", NULL);
+}
+
+/* ---- create, and coming back from a cold pause ---- */
 
 struct hf_create {
     struct hf_sandbox *sb;
+    enum hf_state during; /* creating or resuming: any other state means that it is being killed */
     json_t *env;
     struct hf_envd_call *envd;
     bool wire; /* the box gets an interface */
+    int64_t generation;
     uint64_t begin_ms;
     size_t n_mounts;
     struct {
@@ -163,9 +195,9 @@ static void finish(struct hf_create *cr, const struct hf_err *err)
 {
     struct hf_sandbox *sb = cr->sb;
     sb->create = NULL;
-    if (err)
+    if (cr->during == HF_CREATING && err)
         sb->c->counts.create_failed++;
-    else
+    else if (cr->during == HF_CREATING)
         sb->c->counts.created++;
     cr->cb(cr->arg, err ? NULL : sb, err);
     for (size_t i = 0; i < cr->n_mounts; i++) {
@@ -185,8 +217,8 @@ static void killed_meanwhile(struct hf_create *cr)
     if (strcmp(row->cause, HF_CAUSE_CREATE_FAILED) == 0)
         (void)hf_err_http(&err, -EIO, 500, "the sandbox ended while it was being created: %s", row->detail);
     else
-        (void)hf_err_http(&err, -ECANCELED, 409, "Sandbox %s was killed while it was being created (%s)",
-                          row->id, row->cause);
+        (void)hf_err_http(&err, -ECANCELED, 409, "Sandbox %s was killed while it was being %s (%s)", row->id,
+                          cr->during == HF_CREATING ? "created" : "resumed", row->cause);
     finish(cr, &err);
 }
 
@@ -202,12 +234,48 @@ static void undone(void *arg, const struct hf_err *err)
     free(u);
 }
 
+/* It did not come back: what it was paused in is untouched, so it is paused as before. */
+static void stay_paused(struct hf_create *cr, const struct hf_err *err)
+{
+    struct hf_sandbox *sb = cr->sb;
+    hf_killpoint("resume.undone");
+    if (sb->state != HF_RESUMING) {
+        killed_meanwhile(cr);
+        return;
+    }
+    struct hf_meta_batch *b = hf_meta_batch_new();
+    hf_sandbox_move(sb, b, HF_PAUSED, HF_CAUSE_NOT_RESUMED, err->msg);
+    hf_meta_commit(sb->c->meta, b, HF_META_LAZY, NULL, NULL);
+    finish(cr, err);
+}
+
+static void not_back(void *arg, const struct hf_err *err)
+{
+    struct undo *u = arg;
+    struct hf_sandbox *sb = u->cr->sb;
+    (void)err; /* what is left of the box is logged by the driver and looked for at the next start */
+    sb->driver_busy = false;
+    if (sb->c->net && sb->net_key)
+        hf_cnet_forget(sb->c->net, sb->net_key);
+    if (sb->state == HF_KILLING)
+        hf_sandbox_kill_step(sb);
+    stay_paused(u->cr, &u->err);
+    free(u);
+}
+
 /* The box exists but can't be used: takes it down and reports `err` once nothing is left of it. */
 static void undo(struct hf_create *cr, const struct hf_err *err)
 {
     struct undo *u = hf_new(struct undo);
     u->cr = cr;
     u->err = *err;
+    if (cr->during == HF_RESUMING) {
+        struct hf_box *box = cr->sb->box;
+        cr->sb->box = NULL;
+        cr->sb->driver_busy = true; /* a kill waits for it */
+        cr->sb->c->driver->ops->destroy(cr->sb->c->driver, box, not_back, u);
+        return;
+    }
     hf_sandbox_kill(cr->sb, HF_CAUSE_CREATE_FAILED, err->msg, undone, u);
 }
 
@@ -215,13 +283,14 @@ static void on_running_row(void *arg, int r, const struct hf_err *err)
 {
     struct hf_create *cr = arg;
     hf_killpoint("create.running-row");
-    if (cr->sb->state != HF_RUNNING) {
+    if (cr->sb->state != HF_RUNNING || cr->sb->row.generation != cr->generation) {
         killed_meanwhile(cr);
-    } else if (r < 0) {
+    } else if (r < 0 && cr->during == HF_CREATING) {
         undo(cr, err);
     } else {
-        hf_log_info("sandbox created", "sandbox=%s template=%s took_ms=%llu", cr->sb->row.id,
-                    cr->sb->row.template_id, (unsigned long long)(hf_mono_ms() - cr->begin_ms));
+        hf_log_info(cr->during == HF_CREATING ? "sandbox created" : "sandbox resumed",
+                    "sandbox=%s template=%s took_ms=%llu", cr->sb->row.id, cr->sb->row.template_id,
+                    (unsigned long long)(hf_mono_ms() - cr->begin_ms));
         finish(cr, NULL);
     }
 }
@@ -231,7 +300,7 @@ static void on_init(void *arg, const char *version, const struct hf_err *err)
     struct hf_create *cr = arg;
     struct hf_sandbox *sb = cr->sb;
     cr->envd = NULL;
-    if (sb->state != HF_CREATING) {
+    if (sb->state != cr->during) {
         killed_meanwhile(cr);
         return;
     }
@@ -245,6 +314,7 @@ static void on_init(void *arg, const char *version, const struct hf_err *err)
         return;
     }
     hf_killpoint("create.envd-init");
+    bool created = cr->during == HF_CREATING;
     struct hf_meta_batch *b = hf_meta_batch_new();
     (void)snprintf(sb->row.envd_version, sizeof(sb->row.envd_version), "%s", version);
     sb->row.started_ms = hf_real_ms();
@@ -252,17 +322,26 @@ static void on_init(void *arg, const char *version, const struct hf_err *err)
     sb->deadline_boot_ms = sb->row.deadline_boot_ms = (int64_t)hf_boot_ms() + sb->row.timeout_s * 1000;
     hf_set_sandbox_envd(b, sb->row.id, version);
     hf_set_sandbox_times(b, sb->row.id, sb->row.started_ms, sb->row.end_ms, sb->row.deadline_boot_ms);
-    hf_set_template_spawned(b, sb->row.template_id, sb->row.started_ms);
-    hf_sandbox_move(sb, b, HF_RUNNING, HF_CAUSE_API, "");
+    if (created)
+        hf_set_template_spawned(b, sb->row.template_id, sb->row.started_ms);
+    else
+        hf_pause_over(sb, b, cr->generation);
+    cr->generation = sb->row.generation;
+    hf_sandbox_move(sb, b, HF_RUNNING, created ? HF_CAUSE_API : sb->row.cause, "");
     hf_deadline_arm(sb->c);
-    /* Lazy: a living box whose row still says creating is settled by the reconciler. */
-    hf_meta_commit(sb->c->meta, b, HF_META_LAZY, on_running_row, cr);
+    /* Lazy: a living box whose row still says creating is settled by the reconciler. One whose row still says
+     * resuming would be taken down, and what it wrote since then be lost. */
+    hf_meta_commit(sb->c->meta, b, created ? HF_META_LAZY : 0, on_running_row, cr);
 }
 
 static void driver_failed(struct hf_create *cr, const struct hf_err *err)
 {
     struct hf_sandbox *sb = cr->sb;
     struct hf_control *c = sb->c;
+    if (cr->during == HF_RESUMING) {
+        stay_paused(cr, err);
+        return;
+    }
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_FAILED, HF_CAUSE_CREATE_FAILED, err->msg);
     hf_meta_commit(c->meta, b, HF_META_LAZY, NULL, NULL);
@@ -300,7 +379,9 @@ static void init_envd(struct hf_create *cr)
                                 .template_id = sb->row.template_id,
                                 .default_user = "user",
                                 .env = cr->env,
-                                .ca_bundle = ca};
+                                .ca_bundle = ca,
+                                .generation = cr->generation,
+                                .clone = cr->from_memory && cr->during == HF_CREATING};
     sb->ca_sent = ca != NULL;
     cr->envd = hf_envd_init(sb->c->loop, hf_box_control_socket(sb->box), &init, HF_CONTROL_INIT_TIMEOUT_MS,
                             on_init, cr);
@@ -310,7 +391,7 @@ static void init_envd(struct hf_create *cr)
 static void on_policy(void *arg, const struct hf_err *err)
 {
     struct hf_create *cr = arg;
-    if (cr->sb->state != HF_CREATING) {
+    if (cr->sb->state != cr->during) {
         killed_meanwhile(cr);
     } else if (err) {
         struct hf_err why = {0};
@@ -329,7 +410,7 @@ static void on_box(void *arg, struct hf_box *box, const struct hf_err *err)
     struct hf_sandbox *sb = cr->sb;
     sb->driver_busy = false;
     sb->box = box;
-    if (sb->state != HF_CREATING) {
+    if (sb->state != cr->during) {
         hf_sandbox_kill_step(sb);
         killed_meanwhile(cr);
         return;
@@ -352,6 +433,10 @@ static void on_row(void *arg, int r, const struct hf_err *err)
     struct hf_create *cr = arg;
     struct hf_sandbox *sb = cr->sb;
     struct hf_control *c = sb->c;
+    if (r < 0 && sb->state == HF_RESUMING) {
+        stay_paused(cr, err);
+        return;
+    }
     if (r < 0 && sb->state == HF_CREATING) {
         /* Nothing was written and nothing exists: forget it. */
         sb->state = HF_FAILED;
@@ -360,13 +445,13 @@ static void on_row(void *arg, int r, const struct hf_err *err)
         finish(cr, err);
         return;
     }
-    if (sb->state != HF_CREATING) {
+    if (sb->state != cr->during) {
         hf_sandbox_kill_step(sb);
         killed_meanwhile(cr);
         return;
     }
     if (c->stopping) {
-        /* The row stays `creating`: the next start undoes it. */
+        /* The row stays as it is: the next start undoes it. */
         struct hf_err stop = {0};
         (void)hf_err_http(&stop, -ESHUTDOWN, 503, "the daemon is going down; try again in a moment");
         finish(cr, &stop);
@@ -383,8 +468,8 @@ static void on_row(void *arg, int r, const struct hf_err *err)
                                .n_mounts = cr->n_mounts,
                                .from = cr->from_dir,
                                .from_memory = cr->from_memory,
-                               .generation = (uint64_t)sb->row.generation,
-                               .clone = cr->from_dir != NULL};
+                               .generation = (uint64_t)cr->generation,
+                               .clone = cr->from_dir && cr->during == HF_CREATING};
     for (size_t i = 0; i < cr->n_mounts; i++)
         spec.mounts[i] = (struct hf_box_mount){.kind = cr->mounts[i].kind,
                                                .image = cr->mounts[i].image,
@@ -398,6 +483,40 @@ void hf_create_killed(struct hf_sandbox *sb)
 {
     if (sb->create && sb->create->envd)
         hf_envd_cancel(sb->create->envd);
+}
+
+static const char *const mount_kinds[] = {
+    [HF_MOUNT_IMAGE] = "image", [HF_MOUNT_DIR] = "dir", [HF_MOUNT_TMPFS] = "tmpfs"};
+
+/* What envd is given again when the sandbox boots from its disk: in the row, and never in clear. */
+static void seal_env(const struct hf_control *c, struct hf_sandbox_row *row, const json_t *env)
+{
+    struct hf_err err = {0};
+    struct hf_sealer *sealer = c->net && json_object_size(env) ? hf_cnet_sealer(c->net, &err) : NULL;
+    if (!sealer)
+        return;
+    char label[HF_ROW_ID + 32];
+    (void)snprintf(label, sizeof(label), "env/%s", row->id);
+    char *text = json_dumps(env, JSON_COMPACT);
+    if (hf_seal(sealer, label, text, strlen(text), &row->env_sealed, &row->env_sealed_n) < 0)
+        hf_log_warn("cannot keep the environment of a sandbox", "sandbox=%s", row->id);
+    explicit_bzero(text, strlen(text));
+    free(text);
+}
+
+static json_t *unseal_env(const struct hf_sandbox *sb)
+{
+    struct hf_err err = {0};
+    struct hf_sealer *sealer = sb->c->net && sb->row.env_sealed_n ? hf_cnet_sealer(sb->c->net, &err) : NULL;
+    char label[HF_ROW_ID + 32], *text = NULL;
+    size_t n = 0;
+    (void)snprintf(label, sizeof(label), "env/%s", sb->row.id);
+    if (!sealer || hf_unseal(sealer, label, sb->row.env_sealed, sb->row.env_sealed_n, &text, &n) < 0)
+        return NULL;
+    json_t *env = json_loadb(text, n, 0, NULL);
+    explicit_bzero(text, n);
+    free(text);
+    return env;
 }
 
 static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, const struct hf_create_req *req)
@@ -426,11 +545,15 @@ static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, con
     row->network = req->network ? json_dumps(req->network, JSON_COMPACT)
                                 : hf_xstrdup("{\"allow_internet_access\":false,\"allow_public_traffic\":true,"
                                              "\"allow_out\":[],\"deny_out\":[\"0.0.0.0/0\",\"::/0\"]}");
-    row->lifecycle = hf_xstrdup("{\"on_timeout\":\"kill\",\"auto_resume\":false}");
+    row->lifecycle = req->lifecycle
+                         ? json_dumps(req->lifecycle, JSON_COMPACT)
+                         : hf_xstrdup("{\"on_timeout\":\"kill\",\"disk_only\":false,\"auto_resume\":false}");
     json_auto_t *mounts = json_array();
     for (size_t i = 0; i < req->n_mounts; i++)
-        (void)json_array_append_new(
-            mounts, json_pack("{s:s, s:s}", "name", req->mounts[i].name, "path", req->mounts[i].path));
+        (void)json_array_append_new(mounts,
+                                    json_pack("{s:s, s:s, s:s, s:b}", "name", req->mounts[i].name, "path",
+                                              req->mounts[i].path, "kind", mount_kinds[req->mounts[i].kind],
+                                              "read_only", req->mounts[i].read_only));
     row->mounts = json_dumps(mounts, JSON_COMPACT);
 }
 
@@ -447,9 +570,12 @@ void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf
     hf_killpoint("create.validated");
     hf_auto_sandbox_row struct hf_sandbox_row row = {0};
     fill_row(&row, c, req);
+    seal_env(c, &row, req->env);
     struct hf_sandbox *sb = hf_sandbox_new(c, &row, HF_CREATING);
     struct hf_create *cr = hf_new(struct hf_create);
     cr->sb = hf_sandbox_ref(sb);
+    cr->during = HF_CREATING;
+    cr->generation = row.generation;
     cr->env = req->env ? json_deep_copy(req->env) : NULL;
     cr->begin_ms = hf_mono_ms();
     cr->cb = cb;
@@ -473,4 +599,53 @@ void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf
     if (req->with_row)
         req->with_row(req->with_row_arg, b, row.id);
     hf_meta_commit(c->meta, b, 0, on_row, cr);
+}
+
+/* Its volumes as the row tells them. */
+static void mounts_of_row(struct hf_create *cr)
+{
+    const struct hf_sandbox *sb = cr->sb;
+    json_auto_t *all = json_loads(sb->row.mounts, 0, NULL);
+    size_t i;
+    json_t *m;
+    json_array_foreach(all, i, m)
+    {
+        const char *name = json_string_value(json_object_get(m, "name"));
+        const char *path = json_string_value(json_object_get(m, "path"));
+        const char *kind = json_string_value(json_object_get(m, "kind"));
+        if (!name || !path || cr->n_mounts == HF_CONTROL_MOUNTS_MAX)
+            continue;
+        size_t n = cr->n_mounts++;
+        cr->mounts[n].kind = HF_MOUNT_IMAGE;
+        for (size_t k = 0; kind && k < HF_ARRAY_LEN(mount_kinds); k++)
+            if (strcmp(kind, mount_kinds[k]) == 0)
+                cr->mounts[n].kind = (enum hf_box_mount_kind)k;
+        cr->mounts[n].path = hf_xstrdup(path);
+        cr->mounts[n].read_only = json_is_true(json_object_get(m, "read_only"));
+        cr->mounts[n].image = cr->mounts[n].kind == HF_MOUNT_TMPFS
+                                  ? hf_xstrdup("")
+                                  : hf_xasprintf("%s/pool/volumes/%s.%s", sb->c->cfg->data_dir, name,
+                                                 cr->mounts[n].kind == HF_MOUNT_DIR ? "d" : "img");
+    }
+}
+
+void hf_sandbox_bring_back(struct hf_sandbox *sb, const char *from_dir, bool memory, int64_t timeout_s,
+                           hf_sandbox_cb cb, void *arg)
+{
+    struct hf_create *cr = hf_new(struct hf_create);
+    cr->sb = hf_sandbox_ref(sb);
+    cr->during = HF_RESUMING;
+    cr->generation = sb->row.generation + 1;
+    cr->begin_ms = hf_mono_ms();
+    cr->cb = cb;
+    cr->arg = arg;
+    cr->wire = wants_wire(sb);
+    cr->from_dir = hf_xstrdup(from_dir);
+    cr->from_memory = memory;
+    cr->env = memory ? NULL : unseal_env(sb);
+    mounts_of_row(cr);
+    sb->row.timeout_s = timeout_s;
+    sb->ca_sent = false;
+    sb->create = cr;
+    on_row(cr, 0, NULL);
 }

@@ -223,31 +223,29 @@ static bool filled(const json_t *v)
                                      : true);
 }
 
-static int check_lifecycle(const json_t *body, struct hf_err *err)
+static int check_lifecycle(const json_t *body, struct hf_create_body *ret, struct hf_err *err)
 {
-    bool pause = false, memory = true;
-    int r = boolean(body, "autoPause", &pause, err);
+    ret->pause_memory = true;
+    int r = boolean(body, "autoPause", &ret->auto_pause, err);
     if (r >= 0)
-        r = boolean(body, "autoPauseMemory", &memory, err);
+        r = boolean(body, "autoPauseMemory", &ret->pause_memory, err);
     if (r < 0)
         return r;
-    if (pause)
-        return unsupported(err, "autoPause", "a sandbox can't be paused yet; at its timeout it is killed");
-    if (!memory)
+    if (!ret->pause_memory && !ret->auto_pause)
         return BAD("autoPauseMemory=false needs autoPause=true");
     const json_t *resume = member(body, "autoResume");
     if (!resume)
         return 0;
-    bool enabled = false;
     if (!json_is_object(resume))
         return BAD("validation error: \"autoResume\" must be an object, not %s", type_name(resume));
-    r = boolean(resume, "enabled", &enabled, err);
-    if (r > 0 && enabled)
-        return unsupported(err, "autoResume", "a sandbox can't be paused and resumed yet");
+    r = boolean(resume, "enabled", &ret->auto_resume, err);
+    if (r >= 0 && ret->auto_resume && !ret->pause_memory)
+        return BAD("autoPauseMemory=false can't be combined with autoResume: what boots again is no answer "
+                   "to a request");
     return r < 0 ? r : 0;
 }
 
-static int check_unsupported(const json_t *body, struct hf_err *err)
+static int check_unsupported(const json_t *body, struct hf_create_body *ret, struct hf_err *err)
 {
     bool flag;
     /* Both values hold: a sandbox is always secured by its token. */
@@ -262,7 +260,7 @@ static int check_unsupported(const json_t *body, struct hf_err *err)
     const json_t *iam = member(body, "iam");
     if (filled(iam) && filled(member(iam, "tokens")))
         return unsupported(err, "iam", "there are no identity tokens");
-    return check_lifecycle(body, err);
+    return check_lifecycle(body, ret, err);
 }
 
 int hf_validate_network(const json_t *body, const json_t **ret, int *ret_internet, struct hf_err *err)
@@ -306,7 +304,7 @@ int hf_validate_create(const json_t *body, bool v2, const struct hf_config *cfg,
     if (r >= 0)
         r = hf_validate_network(body, &out.network, &out.internet, err);
     if (r >= 0)
-        r = check_unsupported(body, err);
+        r = check_unsupported(body, &out, err);
     if (r < 0)
         return r;
     *ret = out;

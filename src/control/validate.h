@@ -26,6 +26,9 @@ struct hf_create_body {
     const json_t *metadata, *env; /* borrowed from the body; NULL = none */
     const json_t *network;        /* likewise; only its type is checked: see control/network.h */
     int internet;                 /* allow_internet_access: 1, 0, -1 = not said */
+    bool auto_pause;              /* at the timeout, instead of ending */
+    bool pause_memory;            /* … with its processes */
+    bool auto_resume;             /* when traffic comes */
     struct hf_limits limits;
 };
 

@@ -261,6 +261,16 @@ static void start(struct hf_proxy *p, struct hf_req *req, const struct hf_target
     hf_route_answer(req, 429, t->id, message, 0);
 }
 
+/* Who may not talk to envd can't wake the sandbox by trying. */
+static bool may_wake(struct hf_req *req, const struct hf_target *t, const struct hf_route *route)
+{
+    struct hf_str given = hf_req_header(req, "x-access-token");
+    if (t->port != HF_PROXY_ENVD_PORT || (given.p && hf_str_eq_consttime(given, hf_str_c(route->envd_token))))
+        return true;
+    hf_route_answer(req, 502, t->id, "The sandbox was not found", 0);
+    return false;
+}
+
 void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req)
 {
     struct hf_target t;
@@ -279,6 +289,10 @@ void hf_proxy_handle(struct hf_proxy *p, struct hf_req *req)
         return;
     case HF_ROUTE_TRANSITION:
         hf_route_answer(req, 409, t.id, "The sandbox is changing its state, try again in a moment", 0);
+        return;
+    case HF_ROUTE_ASLEEP:
+        if (may_wake(req, &t, &route) && hf_access_check(req, &t, &route) == 0)
+            hf_hold_start(p, req, &t);
         return;
     default:
         if (hf_access_check(req, &t, &route) == 0)

@@ -27,6 +27,7 @@ enum hf_route_state {
     HF_ROUTE_RUNNING,
     HF_ROUTE_NOT_FOUND,  /* unknown, killed, paused: 502 "The sandbox was not found" */
     HF_ROUTE_TRANSITION, /* creating, killing: 409 */
+    HF_ROUTE_ASLEEP,     /* paused, and traffic wakes it: the request is held meanwhile */
 };
 
 /* What the proxy must know of a sandbox; filled by the control plane, valid during the call. */
@@ -41,7 +42,8 @@ struct hf_route {
     const char *mask_host;         /* maskRequestHost, "" = none; ${PORT} is replaced */
     const uint16_t *https_ports;   /* ports that speak TLS inside */
     size_t n_https_ports;
-    const char *tenant; /* for the tenant's connection limit */
+    const char *tenant;  /* for the tenant's connection limit */
+    char envd_token[65]; /* of one that is asleep: without it a request to port 49983 wakes nobody */
 };
 
 /* Preview links: https://<port>-<id>.<domain>/…?hf_preview=<expiry, unix seconds>.<43 base64url characters of
@@ -56,6 +58,10 @@ struct hf_proxy_ops {
     void (*lookup)(void *self, struct hf_str sandbox_id, struct hf_route *ret);
     /* A connected non-blocking socket to that port in the box: cb(arg, fd or -errno). */
     void (*dial)(void *self, void *handle, uint16_t port, void (*cb)(void *arg, int fd), void *arg);
+    /* Wakes a sandbox that is asleep; cb comes later, with status 0 when it runs, else with what the request
+     * is answered with. */
+    void (*wake)(void *self, const char *sandbox_id, void (*cb)(void *arg, int status, const char *message),
+                 void *arg);
 };
 
 struct hf_proxy;

@@ -245,3 +245,7 @@ void hf_tunnel_start(struct hf_pool *pool, struct hf_proxy *p, const struct hf_e
                      const struct hf_end *up);
 void hf_tunnel_cut_all(struct hf_box *box);
 void hf_tunnel_sweep(struct hf_box *box, uint64_t now, uint64_t idle_ms);
+
+/* ---- hold.c ---- */
+
+void hf_hold_start(struct hf_proxy *p, struct hf_req *req, const struct hf_target *t);

@@ -149,7 +149,6 @@ test('what is not there yet says so with 501, never with a false success', async
   t.after(() => client.close())
   const id = sbx.sandboxId
   for (const [method, path, body] of [
-    ['POST', `/sandboxes/${id}/pause`, {}],
     ['POST', `/sandboxes/${id}/snapshots`, {}],
     ['POST', `/sandboxes/${id}/fork`, { count: 1 }],
     ['POST', '/v3/templates', { name: 'x' }],

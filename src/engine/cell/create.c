@@ -67,7 +67,6 @@ static int copy_spec(const struct cell_driver *d, const struct hf_box_spec *spec
     if (spec->from && (spec->from[0] != '/' || (size_t)snprintf(want->from, sizeof(want->from), "%s",
                                                                 spec->from) >= sizeof(want->from)))
         return hf_err_set(err, -EINVAL, "a start needs the absolute path of what was saved");
-    (void)snprintf(want->criu, sizeof(want->criu), "%s", d->criu_path);
     want->fabric = d->fabric;
     want->network = spec->network && d->fabric.ns[0];
     if (want->limits.memory_bytes < CELL_MEMORY_MIN)

@@ -175,6 +175,7 @@ static void start_now(struct hf_box *box)
     j->fd = j->pidfd = -1;
     j->from = cell_number_next(d);
     j->spec = box->spec;
+    (void)snprintf(j->spec.criu, sizeof(j->spec.criu), "%s", d->criu_path);
     box->state = CELL_STARTING;
     box->counted = true;
     d->starting++;

@@ -58,9 +58,10 @@ int shim_each_mount(pid_t pid, int (*fn)(void *arg, const char *path), void *arg
 /* ---- what comes from outside: told to CRIU at the dump, given again at the restore ---- */
 
 const char *const shim_outside_roles[SHIM_OUTSIDE_N] = {
-    [SHIM_OUTSIDE_STDERR] = "stderr", [SHIM_OUTSIDE_CTL] = "ctl",        [SHIM_OUTSIDE_ENVD] = "envd",
-    [SHIM_OUTSIDE_CG] = "cg_mem",     [SHIM_OUTSIDE_CG + 1] = "cg_max",  [SHIM_OUTSIDE_CG + 2] = "cg_stat",
-    [SHIM_OUTSIDE_CG + 3] = "cg_cpu", [SHIM_OUTSIDE_CG + 4] = "cg_user",
+    [SHIM_OUTSIDE_STDERR] = "fd_stderr", [SHIM_OUTSIDE_CTL] = "fd_ctl",
+    [SHIM_OUTSIDE_ENVD] = "fd_envd",     [SHIM_OUTSIDE_CG] = "fd_cg_mem",
+    [SHIM_OUTSIDE_CG + 1] = "fd_cg_max", [SHIM_OUTSIDE_CG + 2] = "fd_cg_stat",
+    [SHIM_OUTSIDE_CG + 3] = "fd_cg_cpu", [SHIM_OUTSIDE_CG + 4] = "fd_cg_user",
 };
 
 static int read_link(pid_t pid, int fd, char *out, size_t cap)
@@ -106,9 +107,20 @@ static int add_mount_fact(void *arg, const char *path)
     return hf_kv_add(arg, "at", path);
 }
 
+/* Whether the file behind a descriptor of PID 1 was made non-blocking: the one that it gets anew must be so
+ * too. */
+static bool is_nonblocking(pid_t pid, int fd)
+{
+    char path[64];
+    hf_auto_free char *info = NULL;
+    (void)snprintf(path, sizeof(path), "/proc/%d/fdinfo/%d", (int)pid, fd);
+    const char *at = hf_read_file(path, 4096, &info, NULL) == 0 ? strstr(info, "flags:") : NULL;
+    return at && (strtoul(at + 6, NULL, 8) & O_NONBLOCK);
+}
+
 int shim_memory_facts(const struct shim *s, struct hf_buf *b)
 {
-    int r = 0;
+    int r = hf_kv_add_u64(b, SHIM_LISTENERS_NONBLOCK, is_nonblocking(s->pid, first_fd(SHIM_OUTSIDE_CTL)));
     for (int role = 0; r == 0 && role < SHIM_OUTSIDE_N; role++) {
         char key[64];
         outside_key(s->pid, first_fd(role), key, sizeof(key));

@@ -16,6 +16,8 @@ enum shim_outside {
 };
 extern const char *const shim_outside_roles[SHIM_OUTSIDE_N]; /* keys of dir/box */
 
+#define SHIM_LISTENERS_NONBLOCK "listeners_nonblock" /* likewise */
+
 /* Calls fn for each mount point of the process but its root, in the order of its mount table. */
 int shim_each_mount(pid_t pid, int (*fn)(void *arg, const char *path), void *arg) HF_MUST_USE;
 

@@ -307,6 +307,11 @@ static int run(struct restore *r, int work_fd, struct hf_err *err)
         return hf_err_set(err, -errno, "cannot make a pipe: %s", strerror(errno));
     s->stderr_fd = pipe_fds[0];
     words = pipe_fds[1];
+    /* As PID 1 had made them; the descriptors are taken as they are. */
+    if (hf_kv_u64(facts(r), SHIM_LISTENERS_NONBLOCK, 0)) {
+        (void)fcntl(s->ctl_fd, F_SETFL, O_NONBLOCK);
+        (void)fcntl(s->envd_sock_fd, F_SETFL, O_NONBLOCK);
+    }
     struct hf_criu_request q = {.type = CRIU_RESTORE,
                                 .opts = HF_BUF_INIT(HF_CRIU_MSG_MAX),
                                 .before_exec = prepare_criu,

@@ -24,7 +24,7 @@ static void dial(void *self, void *handle, uint16_t port, void (*cb)(void *arg, 
     cb(arg, sv[0]);
 }
 
-static const struct hf_proxy_ops ops = {lookup, dial};
+static const struct hf_proxy_ops ops = {lookup, dial, NULL};
 
 static void on_request(void *self, struct hf_req *req)
 {

@@ -316,29 +316,39 @@ static void test_decide(void **state)
     (void)state;
     static const struct {
         enum hf_state row;
+        bool cold;
         enum hf_found_box box;
         bool same_boot;
         enum hf_settle want;
         const char *cause;
     } table[] = {
-        {HF_CREATING, HF_BOX_NONE, true, HF_SETTLE_KILL, "interrupted"},
-        {HF_CREATING, HF_BOX_ALIVE, true, HF_SETTLE_KILL, "interrupted"},
-        {HF_CREATING, HF_BOX_DEAD, true, HF_SETTLE_KILL, "interrupted"},
-        {HF_RUNNING, HF_BOX_ALIVE, true, HF_SETTLE_ADOPT, ""},
-        {HF_RUNNING, HF_BOX_DEAD, true, HF_SETTLE_KILL, "oom"},
-        {HF_RUNNING, HF_BOX_NONE, true, HF_SETTLE_KILL, "supervisor-lost"},
-        {HF_RUNNING, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
-        {HF_PAUSING, HF_BOX_ALIVE, true, HF_SETTLE_KILL, "supervisor-lost"},
-        {HF_RESUMING, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
-        {HF_KILLING, HF_BOX_NONE, true, HF_SETTLE_CONTINUE, ""},
-        {HF_KILLING, HF_BOX_ALIVE, true, HF_SETTLE_CONTINUE, ""},
-        {HF_KILLING, HF_BOX_DEAD, false, HF_SETTLE_CONTINUE, ""},
+        {HF_CREATING, false, HF_BOX_NONE, true, HF_SETTLE_KILL, "interrupted"},
+        {HF_CREATING, false, HF_BOX_ALIVE, true, HF_SETTLE_KILL, "interrupted"},
+        {HF_CREATING, false, HF_BOX_DEAD, true, HF_SETTLE_KILL, "interrupted"},
+        {HF_RUNNING, false, HF_BOX_ALIVE, true, HF_SETTLE_ADOPT, ""},
+        {HF_RUNNING, false, HF_BOX_DEAD, true, HF_SETTLE_KILL, "oom"},
+        {HF_RUNNING, false, HF_BOX_NONE, true, HF_SETTLE_KILL, "supervisor-lost"},
+        {HF_RUNNING, false, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
+        {HF_PAUSING, false, HF_BOX_ALIVE, true, HF_SETTLE_FROZEN, ""},
+        {HF_PAUSING, false, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
+        {HF_PAUSED, false, HF_BOX_ALIVE, true, HF_SETTLE_FROZEN, ""},
+        {HF_PAUSED, false, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
+        {HF_PAUSED, false, HF_BOX_DEAD, true, HF_SETTLE_KILL, "oom"},
+        {HF_PAUSED, true, HF_BOX_NONE, false, HF_SETTLE_COLD, ""},
+        {HF_PAUSED, true, HF_BOX_ALIVE, true, HF_SETTLE_COLD, ""},
+        {HF_RESUMING, false, HF_BOX_ALIVE, true, HF_SETTLE_THAWED, ""},
+        {HF_RESUMING, true, HF_BOX_ALIVE, true, HF_SETTLE_COLD, ""},
+        {HF_RESUMING, true, HF_BOX_NONE, false, HF_SETTLE_COLD, ""},
+        {HF_RESUMING, false, HF_BOX_NONE, false, HF_SETTLE_KILL, "host-reboot"},
+        {HF_KILLING, false, HF_BOX_NONE, true, HF_SETTLE_CONTINUE, ""},
+        {HF_KILLING, false, HF_BOX_ALIVE, true, HF_SETTLE_CONTINUE, ""},
+        {HF_KILLING, false, HF_BOX_DEAD, false, HF_SETTLE_CONTINUE, ""},
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(table); i++) {
         const char *cause = "", *detail = NULL;
-        assert_int_equal(
-            hf_reconcile_decide(table[i].row, table[i].box, HF_BOX_OOM, table[i].same_boot, &cause, &detail),
-            table[i].want);
+        assert_int_equal(hf_reconcile_decide(table[i].row, table[i].cold, table[i].box, HF_BOX_OOM,
+                                             table[i].same_boot, &cause, &detail),
+                         table[i].want);
         assert_string_equal(cause, table[i].cause);
     }
 }

@@ -55,7 +55,7 @@ static void rig_dial(void *self, void *handle, uint16_t port, void (*cb)(void *a
         rig_dial_now();
 }
 
-static const struct hf_proxy_ops rig_ops = {rig_lookup, rig_dial};
+static const struct hf_proxy_ops rig_ops = {rig_lookup, rig_dial, NULL};
 
 static void rig_on_request(void *self, struct hf_req *req)
 {

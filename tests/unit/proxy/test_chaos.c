@@ -71,7 +71,7 @@ static void start_dial(void *self, void *handle, uint16_t port, void (*cb)(void 
         end_dial();
 }
 
-static const struct hf_proxy_ops chaos_ops = {rig_lookup, start_dial};
+static const struct hf_proxy_ops chaos_ops = {rig_lookup, start_dial, NULL};
 
 static void shut(int *fd, bool reset)
 {

@@ -38,7 +38,7 @@ static void dial(void *self, void *handle, uint16_t port, void (*cb)(void *arg, 
     cb(arg, -ECONNREFUSED);
 }
 
-static const struct hf_proxy_ops ops = {lookup, dial};
+static const struct hf_proxy_ops ops = {lookup, dial, NULL};
 
 static void route(const char *host, const char *more)
 {
