@@ -148,6 +148,8 @@ static int open_stream(struct job *j, int out_fd, struct hf_err *err)
     if (archive_write_set_format_pax_restricted(j->a) != ARCHIVE_OK ||
         archive_write_add_filter_zstd(j->a) != ARCHIVE_OK)
         return hf_err_set(err, -ENOSYS, "cannot export: libarchive was built without zstd");
+    /* Nothing behind the last frame: into a pipe libarchive would fill a block of 10 KiB with zeros. */
+    (void)archive_write_set_bytes_in_last_block(j->a, 1);
     if (archive_write_open_fd(j->a, out_fd) != ARCHIVE_OK)
         return archive_failed(j, "the stream", err);
     return 0;
