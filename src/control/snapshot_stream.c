@@ -247,6 +247,8 @@ static void import_work(void *arg)
         r = hf_snapshot_usage(s->data_dir, s->row.id, &s->exclusive, &s->shared, &s->err);
     if (r < 0 && !s->err.r)
         (void)hf_err_set(&s->err, r, "the file can't be imported: %s", strerror(-r));
+    if (r < 0 && !s->err.status) /* what is wrong is mostly the file */
+        s->err.status = r == -ENOSPC ? 507 : r == -EXDEV ? 409 : r == -EIO || r == -ENOMEM ? 500 : 400;
     s->worker_fd = hf_close(s->worker_fd); /* what still comes of it finds nobody */
 }
 
