@@ -28,6 +28,7 @@ struct later {
     hf_done_cb done_cb;
     void (*found)(void *arg, const struct hf_box_found *f);
     hf_fd_cb fd_cb;
+    hf_box_save_cb save_cb;
     struct hf_box_exit exit;
     void *arg;
     int r;
@@ -314,7 +315,11 @@ void hf_fake_end_offline(const char *run_dir, const char *sandbox_id, enum hf_bo
 
 static void fake_caps(struct hf_driver *d, struct hf_driver_caps *ret)
 {
-    *ret = (struct hf_driver_caps){.memory_limit = true, .disk_quota = true, .isolation = "shared-kernel"};
+    *ret = (struct hf_driver_caps){.memory_limit = true,
+                                   .disk_quota = true,
+                                   .pause = true,
+                                   .snapshot_memory = true,
+                                   .isolation = "shared-kernel"};
 }
 
 static struct hf_box *add_box(struct hf_fake *f, const char *dir, const char *sandbox_id)
@@ -508,6 +513,53 @@ static void fake_network(struct hf_driver *d, struct hf_box *box, bool up, hf_do
     l->arg = arg;
 }
 
+/* The box's directory has the file `frozen` while it stands still. */
+static void set_frozen(const struct hf_box *box, bool frozen)
+{
+    hf_auto_free char *path = hf_xasprintf("%s/frozen", box->dir);
+    if (frozen)
+        write_text(box->dir, "frozen", "");
+    else
+        (void)unlink(path);
+}
+
+static void run_freeze(struct later *l)
+{
+    struct hf_err err = {.r = l->r, .msg = "the fake does not stop"};
+    l->done_cb(l->arg, l->r ? &err : NULL);
+}
+
+static void fake_freeze(struct hf_driver *d, struct hf_box *box, bool frozen, hf_done_cb cb, void *arg)
+{
+    struct hf_fake *f = (struct hf_fake *)d;
+    struct later *l = later(f, f->freeze_ms, run_freeze);
+    l->r = frozen ? f->fail_freeze : 0;
+    if (!l->r)
+        set_frozen(box, frozen);
+    l->done_cb = cb;
+    l->arg = arg;
+}
+
+static void run_save(struct later *l)
+{
+    struct hf_err err = {.r = l->r, .msg = "the processes can't be saved: the fake says so"};
+    const struct hf_box_saved saved = {.frozen_us = 100, .total_us = 200};
+    l->save_cb(l->arg, l->r ? NULL : &saved, l->r ? &err : NULL);
+}
+
+static void fake_save(struct hf_driver *d, struct hf_box *box, const struct hf_box_save *save,
+                      hf_box_save_cb cb, void *arg)
+{
+    struct hf_fake *f = (struct hf_fake *)d;
+    struct later *l = later(f, f->save_ms, run_save);
+    l->r = save->memory ? f->fail_save : 0;
+    f->saves++;
+    if (!l->r)
+        write_text(save->dir, "disk.img", box->sandbox_id);
+    l->save_cb = cb;
+    l->arg = arg;
+}
+
 static void fake_set_warm(struct hf_driver *d, const char *template_id, uint32_t count)
 {
     struct hf_fake *f = (struct hf_fake *)d;
@@ -526,6 +578,8 @@ static const struct hf_driver_ops fake_ops = {
     .stats = fake_stats,
     .close = fake_close,
     .network = fake_network,
+    .freeze = fake_freeze,
+    .save = fake_save,
     .set_warm = fake_set_warm,
 };
 

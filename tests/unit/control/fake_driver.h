@@ -14,7 +14,10 @@ struct hf_fake {
     unsigned create_ms, destroy_ms; /* how long the driver takes */
     int fail_create;                /* -errno of the creates to come; 0 = they work */
     int init_status;                /* what envd answers; 0 = it never does; -1 = it closes the connection */
+    unsigned freeze_ms, save_ms;
+    int fail_freeze, fail_save; /* -errno; fail_save: of those with memory */
     /* what was seen */
+    unsigned saves;
     unsigned creates, destroys, inits, living, most_living;
     char last_init[4096]; /* body of the last /init */
     char warm_id[64];

@@ -154,3 +154,9 @@ int hf_cnet_seal_secret(struct hf_cnet *n, const char *tenant, const char *name,
 {
     return hf_err_set(err, -ENOTSUP, "no secrets in this test");
 }
+
+struct hf_sealer *hf_cnet_sealer(struct hf_cnet *n, struct hf_err *err)
+{
+    (void)hf_err_set(err, -ENOTSUP, "the fake seals nothing");
+    return NULL;
+}
