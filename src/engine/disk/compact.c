@@ -15,6 +15,7 @@
 
 #include "engine/disk/disk.h"
 #include "engine/disk/pool.h"
+#include "engine/driver.h"
 
 #define REGION (1u << 20)
 #define EXTENTS_AT_ONCE 512u
@@ -124,10 +125,12 @@ static int mend_all(struct job *j, uint32_t want, const bool *stop, struct hf_di
 
 static int compact(struct job *j, const bool *stop, struct hf_disk_compacted *ret, struct hf_err *err)
 {
-    /* What is copied is shared with the snapshots no longer. */
-    int r = hf_disk_pool_room(j->data_dir, HF_DISK_COMPACT_AT_ONCE, 0, err);
+    uint64_t left = 0, total = 0;
+    int r = hf_disk_pool_space(j->data_dir, &left, &total);
+    if (r == 0 && left < total / 4)
+        r = -ENOSPC;
     if (r < 0)
-        return r;
+        return hf_err_set(err, r, "a disk image is not put together: the pool has no room to spare");
     j->n = (size_t)((j->bytes + REGION - 1) / REGION);
     j->pieces = hf_xcalloc(j->n ? j->n : 1, sizeof(*j->pieces));
     r = read_map(j);

@@ -57,7 +57,7 @@ int hf_disk_pool_room(const char *data_dir, uint64_t need, uint64_t max_bytes,
  * snapshots; the rest is for the next call. -ENOSPC when the pool is nearly full, -ECANCELED when *stop (may
  * be NULL) became true. */
 #define HF_DISK_PIECES_MAX 1000u
-#define HF_DISK_COMPACT_AT_ONCE (256ull << 20)
+#define HF_DISK_COMPACT_AT_ONCE (64ull << 20)
 struct hf_disk_compacted {
     uint32_t before, after; /* pieces */
     uint64_t bytes;         /* rewritten */

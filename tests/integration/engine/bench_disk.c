@@ -22,6 +22,7 @@
 /* Between two snapshots: a new file, and single blocks of an old one in random places. */
 #define NEW_FILE_MIB 1
 #define SCATTERED 32
+#define PAUSE_MS 300 /* the driver puts the disk together; snapshots come minutes apart */
 
 static struct h_host host;
 
@@ -127,6 +128,7 @@ static void measure(unsigned mib, size_t rounds, const char *end)
         (void)snprintf(id, sizeof(id), "m%u-%zu", mib, i);
         snapshot(box, id, &felt, &total);
         most = HF_MAX(most, pieces(box));
+        h_spin(&host, PAUSE_MS);
     }
     uint64_t exclusive = 0, shared = 0;
     assert_int_equal(hf_snapshot_usage(host.data, id, &exclusive, &shared, &err), 0);
