@@ -46,6 +46,7 @@ void hf_api_add_all(struct hf_api *api)
     hf_api_add(api, hf_api_network_routes, NULL);
     hf_api_add(api, hf_api_policy_routes, NULL);
     hf_api_add(api, hf_api_secret_routes, NULL);
+    hf_api_add(api, hf_api_snapshot_routes, NULL);
     hf_api_add(api, hf_api_template_routes, NULL);
     hf_api_add(api, hf_api_node_routes, NULL);
 }
@@ -169,6 +170,21 @@ void hf_call_empty(struct hf_call *call, int status)
 void hf_call_text(struct hf_call *call, int status, const char *text)
 {
     answer(call, status, "text/plain; charset=utf-8", text);
+}
+
+void hf_call_begin(struct hf_call *call, int status, const char *ctype)
+{
+    cors(call->req);
+    hf_res_header(call->req, "Content-Type", ctype);
+    hf_res_begin(call->req, status, -1);
+}
+
+void hf_call_end(struct hf_call *call)
+{
+    call->answered = true;
+    if (call->req)
+        hf_res_end(call->req);
+    unref(call); /* the handler's */
 }
 
 void hf_call_header(struct hf_call *call, const char *name, const char *value)
@@ -487,6 +503,13 @@ static void on_end(struct hf_req *req)
         run(call);
 }
 
+static void on_drain(struct hf_req *req)
+{
+    struct hf_call *call = hf_req_data(req);
+    if (call->on_drain && !call->answered)
+        call->on_drain(call);
+}
+
 static void on_close(struct hf_req *req)
 {
     struct hf_call *call = hf_req_data(req);
@@ -500,7 +523,7 @@ static void on_close(struct hf_req *req)
     unref(call); /* the request's */
 }
 
-static const struct hf_req_ops call_ops = {.on_data = on_data, .on_end = on_end, .on_close = on_close};
+static const struct hf_req_ops call_ops = {.on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_close = on_close};
 
 static void preflight(struct hf_req *req)
 {

@@ -43,6 +43,7 @@ struct hf_call {
     void (*gone)(struct hf_call *call); /* the client left before the answer; optional */
     void (*on_data)(struct hf_call *call, const char *p, size_t n);
     void (*on_end)(struct hf_call *call);
+    void (*on_drain)(struct hf_call *call); /* of a streamed answer: hf_res_write may go on; optional */
     void *data; /* the handler's */
 
     /* the dispatcher's */
@@ -70,6 +71,10 @@ void hf_call_fail(struct hf_call *call, int status, const char *fmt, ...) HF_PRI
 void hf_call_err(struct hf_call *call, const struct hf_err *err);
 /* For the error to come, below /v1. */
 void hf_call_hint(struct hf_call *call, const char *fmt, ...) HF_PRINTF(2, 3);
+/* An answer that is written with hf_res_write(call->req, …) while call->req is there; hf_call_end is the
+ * handler's last word, also when the client is gone. */
+void hf_call_begin(struct hf_call *call, int status, const char *ctype);
+void hf_call_end(struct hf_call *call);
 void hf_call_header(struct hf_call *call, const char *name, const char *value);
 
 /* Decoded query parameter: 1 found (out is NUL-terminated), 0 absent, <0 answered with 400 already. */
@@ -84,6 +89,7 @@ extern const struct hf_api_route hf_api_sandbox_routes[];
 extern const struct hf_api_route hf_api_list_routes[];
 extern const struct hf_api_route hf_api_observe_routes[];
 extern const struct hf_api_route hf_api_secret_routes[];
+extern const struct hf_api_route hf_api_snapshot_routes[];
 extern const struct hf_api_route hf_api_template_routes[];
 extern const struct hf_api_route hf_api_node_routes[];
 extern const struct hf_api_route hf_api_ingress_routes[];

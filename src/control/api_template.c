@@ -1,6 +1,7 @@
 /* Templates: list, get, alias, delete, and the import of a root file system as a stream. */
 #include "base/log.h"
 #include "control/present.h"
+#include "control/snapshot_int.h"
 #include "control/template.h"
 #include "control/validate.h"
 
@@ -103,10 +104,33 @@ static void on_deleted(void *arg, const struct hf_err *err)
         hf_call_empty(call, 204);
 }
 
+/* E2B's clients delete snapshots by this route. */
+static bool deleted_snapshot(struct hf_call *call)
+{
+    struct hf_template_row t;
+    char alias[HF_ROW_NAME];
+    hf_auto_snapshot_row struct hf_snapshot_row s = {0};
+    if (hf_template_resolve(call->c, call->tenant, call->param[0], &t, alias, NULL) != -ENOENT ||
+        hf_snapshot_resolve(call->c, call->tenant, call->param[0], &s, NULL) != 1)
+        return false;
+    hf_call_delete_snapshot(call, &s);
+    return true;
+}
+
+static bool carries_snapshot(struct hf_call *call, const struct hf_template_row *t)
+{
+    hf_auto_snapshot_row struct hf_snapshot_row s = {0};
+    if (hf_snapshot_of_template(call->c, t->id, &s) != 1)
+        return false;
+    hf_call_fail(call, 409, "template '%s' is what snapshot %s stands on: delete the snapshot first",
+                 call->param[0], strcmp(s.tenant, call->tenant) == 0 ? s.id : "of another tenant");
+    return true;
+}
+
 static void delete_template(struct hf_call *call)
 {
     struct hf_template_row t;
-    if (!named(call, &t))
+    if (deleted_snapshot(call) || !named(call, &t))
         return;
     if (strcmp(t.tenant, call->tenant) != 0) { /* public, but not ours */
         hf_call_fail(call, 404, "template '%s' not found", call->param[0]);
@@ -121,7 +145,8 @@ static void delete_template(struct hf_call *call)
             return;
         }
     }
-    hf_template_delete(call->c, &t, on_deleted, call);
+    if (!carries_snapshot(call, &t))
+        hf_template_delete(call->c, &t, on_deleted, call);
 }
 
 /* ---- import ---- */
