@@ -61,6 +61,7 @@ enum hf_complete {
     HF_COMPLETE_SANDBOX,
     HF_COMPLETE_SESSION,
     HF_COMPLETE_TEMPLATE,
+    HF_COMPLETE_SNAPSHOT,
     HF_COMPLETE_KEY,
     HF_COMPLETE_POLICY,
     HF_COMPLETE_SHELL,
@@ -85,11 +86,13 @@ extern const struct hf_verb hf_verb_root; /* verbs.c */
 extern const struct hf_opt hf_global_opts[];
 
 /* ---- one file a verb ---- */
-extern const struct hf_verb hf_verb_serve, hf_verb_sandbox, hf_verb_session, hf_verb_template, hf_verb_policy,
-    hf_verb_key, hf_verb_secret, hf_verb_cert, hf_verb_doctor, hf_verb_completion, hf_verb_version,
-    hf_verb_help;
+extern const struct hf_verb hf_verb_serve, hf_verb_sandbox, hf_verb_session, hf_verb_template,
+    hf_verb_snapshot, hf_verb_policy, hf_verb_key, hf_verb_secret, hf_verb_cert, hf_verb_doctor,
+    hf_verb_completion, hf_verb_version, hf_verb_help;
+extern const struct hf_verb hf_verb_snapshot_export, hf_verb_snapshot_import;
 extern const struct hf_verb hf_verb_sandbox_exec, hf_verb_sandbox_shell, hf_verb_sandbox_cp,
-    hf_verb_sandbox_logs, hf_verb_sandbox_open, hf_verb_sandbox_pause, hf_verb_sandbox_resume, hf_verb_sandbox_network, hf_verb_sandbox_outbound;
+    hf_verb_sandbox_logs, hf_verb_sandbox_open, hf_verb_sandbox_fork, hf_verb_sandbox_rollback,
+    hf_verb_sandbox_pause, hf_verb_sandbox_resume, hf_verb_sandbox_network, hf_verb_sandbox_outbound;
 
 /* ---- output ---- */
 

@@ -53,6 +53,8 @@ static const char *lister(enum hf_complete c)
         return "holdfast session ls --quiet";
     case HF_COMPLETE_TEMPLATE:
         return "holdfast template ls --quiet";
+    case HF_COMPLETE_SNAPSHOT:
+        return "holdfast snapshot ls --quiet";
     case HF_COMPLETE_POLICY:
         return "holdfast policy ls --quiet";
     case HF_COMPLETE_KEY:

@@ -251,10 +251,25 @@ static int post(struct hf_cli *cli, struct upload *u, const char *url, struct hf
     return ret->body ? 0 : hf_err_set(err, -EBADMSG, "%s answered something that is not JSON", cli->url);
 }
 
-int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_private, struct hf_answer *ret,
+int hf_upload(struct hf_cli *cli, const char *url, const char *name, const char *path, struct hf_answer *ret,
               struct hf_err *err)
 {
     struct upload u = {.fd = -1, .dir_fd = -1, .pipe_w = -1};
+    u.answer = HF_BUF_INIT(HF_CLIENT_BODY_MAX);
+    (void)signal(SIGPIPE, SIG_IGN); /* the thread gets EPIPE when the daemon refuses early */
+    int r = open_source(&u, path, err);
+    if (r == 0) {
+        hf_progress_start(&u.progress, cli, "importing %s", name);
+        r = post(cli, &u, url, ret, err);
+        hf_progress_end(&u.progress);
+    }
+    close_source(&u);
+    return r;
+}
+
+int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_private, struct hf_answer *ret,
+              struct hf_err *err)
+{
     hf_auto_buf struct hf_buf url = HF_BUF_INIT(HF_URL_MAX);
     int r = hf_buf_addf(&url, "%s/v1/templates", cli->url);
     if (r == 0)
@@ -263,14 +278,5 @@ int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_pr
         r = hf_url_query(&url, "public", "false");
     if (r < 0)
         return hf_err_set(err, r, "the template's name is too long");
-    u.answer = HF_BUF_INIT(HF_CLIENT_BODY_MAX);
-    (void)signal(SIGPIPE, SIG_IGN); /* the thread gets EPIPE when the daemon refuses early */
-    r = open_source(&u, path, err);
-    if (r == 0) {
-        hf_progress_start(&u.progress, cli, "importing %s", name);
-        r = post(cli, &u, url.p, ret, err);
-        hf_progress_end(&u.progress);
-    }
-    close_source(&u);
-    return r;
+    return hf_upload(cli, url.p, name, path, ret, err);
 }

@@ -7,6 +7,10 @@
 int hf_import(struct hf_cli *cli, const char *name, const char *path, bool is_private, struct hf_answer *ret,
               struct hf_err *err) HF_MUST_USE;
 
+/* Posts a file (path "-" = stdin; a folder goes as a tar) to a URL, with a progress line that names it. */
+int hf_upload(struct hf_cli *cli, const char *url, const char *name, const char *path, struct hf_answer *ret,
+              struct hf_err *err) HF_MUST_USE;
+
 /* Writes the tree below dir_fd to out_fd as a pax tar with relative names, numeric owners, hard links, ACLs
  * and extended attributes; other file systems mounted in it are left out. Changes the working directory to
  * it. 0 or -errno with the cause in err. */

@@ -444,6 +444,8 @@ static const struct hf_verb *const subs[] = {
     &hf_verb_sandbox_network,
     &hf_verb_sandbox_outbound,
     &timeout_verb,
+    &hf_verb_sandbox_fork,
+    &hf_verb_sandbox_rollback,
     &hf_verb_sandbox_pause,
     &hf_verb_sandbox_resume,
     &kill_verb,

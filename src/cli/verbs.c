@@ -6,6 +6,7 @@ static const struct hf_verb *const verbs[] = {
     &hf_verb_sandbox,
     &hf_verb_session,
     &hf_verb_template,
+    &hf_verb_snapshot,
     &hf_verb_policy,
     &hf_verb_key,
     &hf_verb_secret,
