@@ -74,7 +74,7 @@ static void test_same(void **state)
     const struct hf_api_route *const tables[] = {
         hf_api_list_routes,     hf_api_ingress_routes, hf_api_observe_routes, hf_api_sandbox_routes,
         hf_api_template_routes, hf_api_node_routes,    hf_api_missing_routes, hf_session_module.routes,
-        hf_api_network_routes,  hf_api_policy_routes,  hf_api_secret_routes,
+        hf_api_network_routes,  hf_api_policy_routes,  hf_api_secret_routes,  hf_api_snapshot_routes,
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(tables); i++)
         find(tables[i]);

@@ -257,6 +257,7 @@ static void test_migrates(void **state)
         sqlite3_exec(db,
                      "DROP TABLE policies; DROP TABLE secrets; DROP TABLE authorities; DROP TABLE outbound;"
                      "DROP TABLE outbound_cursor; DROP TABLE snapshots; DROP TABLE snapshot_names;"
+                     "DROP TABLE snapshot_policies;"
                      "DROP TABLE builds; DROP TABLE build_logs; DROP TABLE layers;"
                      "ALTER TABLE sandboxes DROP COLUMN generation;"
                      "ALTER TABLE sandboxes DROP COLUMN pause_depth;"
