@@ -147,10 +147,7 @@ test('what is not there yet says so with 501, never with a false success', async
   const sbx = await box(t)
   const client = api()
   t.after(() => client.close())
-  const id = sbx.sandboxId
   for (const [method, path, body] of [
-    ['POST', `/sandboxes/${id}/snapshots`, {}],
-    ['POST', `/sandboxes/${id}/fork`, { count: 1 }],
     ['POST', '/v3/templates', { name: 'x' }],
     ['GET', '/volumes'],
   ]) {
