@@ -29,6 +29,7 @@ enum hf_criu_opt {
     CRIU_INHERIT_FD = 27,
     CRIU_MANAGE_CGROUPS_MODE = 34, /* 0 = ignore */
     CRIU_GHOST_LIMIT = 35,
+    CRIU_IRMAP_SCAN_PATH = 36,
     CRIU_EXTERNAL = 37,
     CRIU_EMPTY_NS = 38,
     CRIU_FREEZE_CGROUP = 44,

@@ -168,6 +168,12 @@ static int fill_request(struct shim *s, struct hf_criu_request *q, int mem_fd, i
     };
     for (size_t i = 0; i < HF_ARRAY_LEN(ints); i++)
         hf_criu_opt_int(q, ints[i].opt, ints[i].value);
+    /* Where files are looked for that are watched (inotify tells their numbers only, and an overlay opens
+     * none by number). Nothing is searched when nothing is watched. */
+    static const char *const watched[] = {"/home", "/workspace", "/root", "/tmp",
+                                          "/srv",  "/opt",       "/var",  "/run"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(watched); i++)
+        hf_criu_opt_text(q, CRIU_IRMAP_SCAN_PATH, watched[i]);
     hf_criu_opt_text(q, CRIU_LOG_FILE, SHIM_DUMP_LOG);
     hf_cg_freezer_path(&s->cg, s->spec.n, cgroup, sizeof(cgroup));
     hf_criu_opt_text(q, CRIU_FREEZE_CGROUP, cgroup);
