@@ -16,9 +16,13 @@ struct saving {
     struct hf_err err;
 };
 
+/* Whoever asked for the save flushes it now, and shall have the disk for himself. */
+#define TIDY_AFTER_MS 100
+
 /* After a save the box shares its disk with it, and falls to pieces by writing on; see hf_disk_compact. */
 struct tidying {
     struct cell_driver *d;
+    uv_timer_t *timer;
     char *image;
 };
 
@@ -40,12 +44,21 @@ static void tidied(void *arg)
     free(t);
 }
 
+static void tidy_now(void *arg)
+{
+    struct tidying *t = arg;
+    cell_timer_free(&t->timer);
+    cell_job(t->d, tidy, tidied, t);
+    t->d->jobs--; /* the one that kept the driver */
+}
+
 static void tidy_later(struct hf_box *box)
 {
     struct tidying *t = hf_new(struct tidying);
     t->d = box->d;
+    t->d->jobs++;
     t->image = hf_xstrdup(box->spec.image);
-    cell_job(box->d, tidy, tidied, t);
+    t->timer = cell_timer_new(box->d->base.loop, TIDY_AFTER_MS, tidy_now, t);
 }
 
 static void tell(struct saving *s, const struct hf_box_saved *saved, const struct hf_err *err)

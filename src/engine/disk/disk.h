@@ -56,7 +56,7 @@ int hf_disk_pool_room(const char *data_dir, uint64_t need, uint64_t max_bytes,
  * waits: it rewrites HF_DISK_COMPACT_AT_ONCE bytes at most, which the image then no longer shares with its
  * snapshots; the rest is for the next call. -ENOSPC when the pool is nearly full, -ECANCELED when *stop (may
  * be NULL) became true. */
-#define HF_DISK_PIECES_MAX 1000u
+#define HF_DISK_PIECES_MAX 600u
 #define HF_DISK_COMPACT_AT_ONCE (64ull << 20)
 struct hf_disk_compacted {
     uint32_t before, after; /* pieces */

@@ -22,7 +22,7 @@
 /* Between two snapshots: a new file, and single blocks of an old one in random places. */
 #define NEW_FILE_MIB 1
 #define SCATTERED 32
-#define PAUSE_MS 300 /* the driver puts the disk together; snapshots come minutes apart */
+#define PAUSE_MS 500 /* the driver puts the disk together; snapshots come minutes apart */
 
 static struct h_host host;
 
