@@ -223,6 +223,58 @@ async function killDaemon() {
   await background.kill()
 }
 
+// A program that keeps everything in its memory: it counts, and answers with how far it is.
+const COUNTER = `
+import itertools, time, os
+for n in itertools.count(1):
+    with open('/tmp/n.new', 'w') as f: f.write(f'{n} {os.getpid()}')
+    os.replace('/tmp/n.new', '/tmp/n')
+    time.sleep(0.01)
+`
+async function counted(sbx) {
+  const [n, pid] = (await sbx.commands.run('cat /tmp/n')).stdout.split(' ').map(Number)
+  return { n, pid }
+}
+async function goesOn(sbx, before) {
+  const now = await until('the counter goes on', async () => {
+    const c = await counted(sbx)
+    return c.n > before.n && c
+  })
+  check(now.pid === before.pid, 'the program is another one')
+  return `it was at ${before.n} and is at ${now.n}, pid ${now.pid}`
+}
+
+async function memory() {
+  const before = {}
+  let sbx
+  await step('a program that counts in its memory runs in a sandbox', async () => {
+    sbx = await Sandbox.create('base', { ...sdk, timeoutMs: 600_000 })
+    await sbx.files.write('/tmp/counter.py', COUNTER)
+    ;(await sbx.commands.run('python3 /tmp/counter.py', { background: true, timeoutMs: 0 })).wait().catch(() => {})
+    await until('it counts', async () => (await sbx.commands.run('test -e /tmp/n')).exitCode === 0, { timeoutMs: 5_000 }).catch(() => {})
+    Object.assign(before, await counted(sbx))
+  })
+  await step('paused to the disk; daemon SIGKILL; resumed', async () => {
+    Object.assign(before, await counted(sbx))
+    await api.call('POST', `/sandboxes/${sbx.sandboxId}/pause`, { depth: 'cold' })
+    check(!cellOf(daemon, sbx.sandboxId), 'the paused sandbox still has processes')
+    await daemon.kill9()
+    await daemon.start()
+    sbx = await Sandbox.connect(sbx.sandboxId, { ...sdk, timeoutMs: 600_000 })
+    return await goesOn(sbx, before)
+  })
+  await step('snapshot; sandbox killed; a new one from the snapshot', async () => {
+    Object.assign(before, await counted(sbx))
+    const snapshot = await sbx.createSnapshot()
+    await sbx.kill()
+    sbx = await Sandbox.create(snapshot.snapshotId, { ...sdk, timeoutMs: 600_000 })
+    const note = await goesOn(sbx, before)
+    await sbx.kill()
+    await Sandbox.deleteSnapshot(snapshot.snapshotId, sdk)
+    return note
+  })
+}
+
 function table() {
   const head = ['killed', 'first answer', 'sandbox', 'messages', 'files', 'old sandbox', 'host']
   const rows = report.kills.map((k) => [k.what, ms(k.first_answer_ms).trim(), k.sandbox, `${k.messages}/${MESSAGES.length}`, `${k.files}/${FILES}`, k.oldState, k.host])
@@ -264,6 +316,7 @@ async function main() {
     await startUp()
     await work()
     for (const kill of KILLS) await kill()
+    await memory()
     report.ok = true
   } catch (e) {
     report.error = e.message
@@ -280,7 +333,7 @@ async function main() {
   api?.close()
   table()
   report.total_ms = Math.round(performance.now() - t0)
-  out(report.ok ? `The session survived all four (${ms(report.total_ms).trim()}).` : `The demo failed: ${report.error} (log: ${daemon.logFile})`)
+  out(report.ok ? `The session survived all four, and so did memory (${ms(report.total_ms).trim()}).` : `The demo failed: ${report.error} (log: ${daemon.logFile})`)
   if (options.json) process.stdout.write(`${JSON.stringify(report, null, 2)}\n`)
   process.exit(report.ok ? 0 : 1)
 }
