@@ -22,6 +22,7 @@
 /* Between two snapshots: a new file, and single blocks of an old one in random places. */
 #define NEW_FILE_MIB 1
 #define SCATTERED 32
+#define QUIET 10     /* in the end, with nothing written between them */
 #define PAUSE_MS 500 /* the driver puts the disk together; snapshots come minutes apart */
 
 static struct h_host host;
@@ -130,13 +131,21 @@ static void measure(unsigned mib, size_t rounds, const char *end)
         most = HF_MAX(most, pieces(box));
         h_spin(&host, PAUSE_MS);
     }
+    static struct series quiet_felt, quiet;
+    quiet_felt.n = quiet.n = 0;
+    for (size_t i = 0; i < QUIET; i++) {
+        (void)snprintf(id, sizeof(id), "m%u-quiet%zu", mib, i);
+        snapshot(box, id, &quiet_felt, &quiet);
+    }
     uint64_t exclusive = 0, shared = 0;
     assert_int_equal(hf_snapshot_usage(host.data, id, &exclusive, &shared, &err), 0);
     printf("  \"data_%u_mib\": {\"first_felt_ms\": %.2f, \"last_felt_ms\": %.2f, \"pieces_max\": %u, "
            "\"last_exclusive_mib\": %.1f, ",
            mib, first_felt.ms[0], felt.ms[felt.n - 1], most, (double)exclusive / 1048576);
     print("felt_ms", &felt, ", ");
-    print("total_ms", &total, "}");
+    print("total_ms", &total, ", ");
+    print("unchanged_felt_ms", &quiet_felt, ", ");
+    print("unchanged_total_ms", &quiet, "}");
     printf("%s\n", end);
     assert_int_equal(h_destroy(&host, box, NULL), 0);
     for (size_t i = 0; i < rounds; i++) {
