@@ -128,7 +128,8 @@ static void on_frozen(void *arg, const struct hf_err *err)
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
     set_pause(sb, b, "warm", "");
-    arm_cold(sb);
+    if (!sb->pause.cold_wanted) /* else it becomes cold now, and the delay may not come first */
+        arm_cold(sb);
     hf_meta_commit(sb->c->meta, b, 0, sb->pause.cold_wanted ? on_warm_row : on_paused_row, sb);
 }
 

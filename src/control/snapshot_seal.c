@@ -58,7 +58,7 @@ static void on_sealed(void *arg)
     if (!s->c) { /* the daemon stopped meanwhile */
         free_snapshots(s);
     } else {
-        if (k->r == 0) {
+        if (k->r == 0 && !s->c->stopping) { /* at a stop the store is closed first */
             struct hf_meta_batch *b = hf_meta_batch_new();
             hf_set_snapshot_bytes(b, k->id, (int64_t)(k->exclusive + k->shared), (int64_t)k->exclusive);
             hf_meta_commit(s->c->meta, b, HF_META_LAZY, NULL, NULL);

@@ -469,6 +469,8 @@ static void fake_dial(struct hf_driver *d, struct hf_box *box, uint16_t port, hf
 static int fake_stats(struct hf_driver *d, struct hf_box *box, struct hf_box_stats *ret)
 {
     *ret = (struct hf_box_stats){.cpu_count = 2,
+                                 .cpu_usage_ns = ((struct hf_fake *)d)->cpu_ns,
+                                 .disk_writes = ((struct hf_fake *)d)->disk_writes,
                                  .cpu_used_pct = 12.5,
                                  .mem_used = 1000,
                                  .mem_total = 2000,
@@ -543,7 +545,8 @@ static void fake_freeze(struct hf_driver *d, struct hf_box *box, bool frozen, hf
 static void run_save(struct later *l)
 {
     struct hf_err err = {.r = l->r, .msg = "the processes can't be saved: the fake says so"};
-    const struct hf_box_saved saved = {.frozen_us = 100, .total_us = 200};
+    const struct hf_box_saved saved = {
+        .frozen_us = 100, .total_us = 200, .cpu_ns = l->f->cpu_ns, .disk_writes = l->f->disk_writes};
     l->save_cb(l->arg, l->r ? NULL : &saved, l->r ? &err : NULL);
 }
 

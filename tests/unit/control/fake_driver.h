@@ -15,7 +15,8 @@ struct hf_fake {
     int fail_create;                /* -errno of the creates to come; 0 = they work */
     int init_status;                /* what envd answers; 0 = it never does; -1 = it closes the connection */
     unsigned freeze_ms, save_ms;
-    int fail_freeze, fail_save; /* -errno; fail_save: of those with memory */
+    int fail_freeze, fail_save;   /* -errno; fail_save: of those with memory */
+    uint64_t cpu_ns, disk_writes; /* of every box, in its stats and its saves */
     /* what was seen */
     unsigned saves;
     unsigned creates, destroys, inits, living, most_living;
