@@ -142,7 +142,7 @@ static void test_one_moment(void **state)
 
 static unsigned pieces(const struct hf_box *box)
 {
-    struct fiemap map = {.fm_length = FIEMAP_MAX_OFFSET};
+    struct fiemap map = {.fm_length = FIEMAP_MAX_OFFSET, .fm_flags = FIEMAP_FLAG_SYNC};
     hf_auto_free char *image = hf_xasprintf("%s/pool/cells/%u.img", host.data, h_box_number(box));
     hf_auto_close int fd = open(image, O_RDONLY | O_CLOEXEC);
     assert_true(fd >= 0 && ioctl(fd, FS_IOC_FIEMAP, &map) == 0);
