@@ -2,20 +2,13 @@
 #include "cli/cli.h"
 
 static const struct hf_verb *const verbs[] = {
-    &hf_verb_serve,
-    &hf_verb_sandbox,
-    &hf_verb_session,
-    &hf_verb_template,
-    &hf_verb_snapshot,
-    &hf_verb_policy,
-    &hf_verb_key,
-    &hf_verb_secret,
-    &hf_verb_cert,
-    &hf_verb_doctor,
-    &hf_verb_completion,
-    &hf_verb_version,
-    &hf_verb_help,
-    NULL,
+    &hf_verb_serve,      &hf_verb_sandbox,
+    &hf_verb_session,    &hf_verb_template,
+    &hf_verb_snapshot,   &hf_verb_policy,
+    &hf_verb_key,        &hf_verb_secret,
+    &hf_verb_cert,       &hf_verb_doctor,
+    &hf_verb_completion, &hf_verb_version,
+    &hf_verb_help,       NULL,
 };
 
 const struct hf_verb hf_verb_root = {

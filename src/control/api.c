@@ -523,7 +523,8 @@ static void on_close(struct hf_req *req)
     unref(call); /* the request's */
 }
 
-static const struct hf_req_ops call_ops = {.on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_close = on_close};
+static const struct hf_req_ops call_ops = {
+    .on_data = on_data, .on_end = on_end, .on_drain = on_drain, .on_close = on_close};
 
 static void preflight(struct hf_req *req)
 {

@@ -44,7 +44,7 @@ struct hf_call {
     void (*on_data)(struct hf_call *call, const char *p, size_t n);
     void (*on_end)(struct hf_call *call);
     void (*on_drain)(struct hf_call *call); /* of a streamed answer: hf_res_write may go on; optional */
-    void *data; /* the handler's */
+    void *data;                             /* the handler's */
 
     /* the dispatcher's */
     unsigned refs;
