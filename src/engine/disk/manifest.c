@@ -4,8 +4,8 @@
 #include <stdio.h>
 
 /* Names in the directory that are no parts. */
-static const char *const reserved[] = {"manifest.json", "manifest.tmp", "stamps", "stamps.tmp",
-                                       "template.img"};
+static const char *const reserved[] = {"manifest.json", "manifest.tmp", "stamps",      "stamps.tmp",
+                                       "leaves",        "leaves.tmp",   "template.img"};
 
 void hf_snapshot_meta_done(struct hf_snapshot_meta *m)
 {

@@ -35,8 +35,12 @@ int hf_parts_lock(int dir_fd)
 
 static bool is_own_file(const char *name)
 {
-    return strcmp(name, "manifest.json") == 0 || strcmp(name, "manifest.tmp") == 0 ||
-           strcmp(name, "stamps") == 0 || strcmp(name, "stamps.tmp") == 0;
+    static const char *const own[] = {"manifest.json", "manifest.tmp", "stamps",
+                                      "stamps.tmp",    "leaves",       "leaves.tmp"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(own); i++)
+        if (strcmp(name, own[i]) == 0)
+            return true;
+    return false;
 }
 
 static int add_part(struct hf_manifest *m, const char *name, uint64_t bytes, struct hf_err *err)

@@ -51,6 +51,12 @@ void hf_stamps_take(json_t *stamps, const struct hf_snapshot_part *p, int part_f
 /* Not flushed, and a failure is none: without a stamp the part is hashed once more. */
 void hf_stamps_write(int dir_fd, const json_t *stamps);
 
+/* The leaves of disk.img. Not flushed, and a failure is none: the next snapshot's hash takes longer then. */
+void hf_leaves_save(int dir_fd, const struct hf_leaves *l);
+/* Those of another snapshot, when it is sealed and its disk unchanged; a negative errno otherwise. */
+int hf_leaves_base_open(const char *data_dir, const char *id, struct hf_leaves_base *ret) HF_MUST_USE;
+void hf_leaves_base_done(struct hf_leaves_base *b);
+
 static inline void hf_jsonp(json_t **j)
 {
     json_decref(*j);

@@ -53,9 +53,25 @@ static uint32_t criu_image_version(int dir_fd)
     return head[12] == 0x08 && head[13] < 0x80 ? head[13] : 0;
 }
 
+/* Only what the parent's disk does not share is read; its leaves are kept for the next one. */
+static int hash_disk(const char *data_dir, const struct hf_snapshot_meta *meta, int dir_fd, int fd,
+                     const bool *stop, char ret_hex[HF_HASH_HEX])
+{
+    struct hf_leaves_base base = {.fd = -1};
+    hf_auto_leaves struct hf_leaves leaves = {0};
+    bool known = hf_leaves_base_open(data_dir, meta->parent, &base) == 0;
+    int r = hf_leaves_read(fd, known ? &base : NULL, stop, &leaves);
+    hf_leaves_base_done(&base);
+    if (r == 0)
+        r = hf_leaves_hash(&leaves, ret_hex);
+    if (r == 0)
+        hf_leaves_save(dir_fd, &leaves);
+    return r;
+}
+
 /* Hashes the parts that lack it, small ones only when small_only, and stamps them. */
-static int hash_parts(int dir_fd, struct hf_manifest *m, json_t *stamps, bool small_only, const bool *stop,
-                      struct hf_err *err)
+static int hash_parts(const char *data_dir, int dir_fd, struct hf_manifest *m, json_t *stamps,
+                      bool small_only, const bool *stop, struct hf_err *err)
 {
     for (size_t i = 0; i < m->n_parts; i++) {
         struct hf_snapshot_part *p = &m->parts[i];
@@ -64,7 +80,8 @@ static int hash_parts(int dir_fd, struct hf_manifest *m, json_t *stamps, bool sm
         hf_auto_close int fd = hf_parts_open_sized(dir_fd, p, err);
         if (fd < 0)
             return fd;
-        int r = hf_hash_data(fd, stop, p->sha256);
+        int r = strcmp(p->name, "disk.img") == 0 ? hash_disk(data_dir, &m->meta, dir_fd, fd, stop, p->sha256)
+                                                 : hf_hash_data(fd, stop, p->sha256);
         if (r < 0)
             return hf_err_set(err, r, "cannot hash the part %s: %s", p->name, strerror(-r));
         hf_stamps_take(stamps, p, fd);
@@ -115,7 +132,7 @@ int hf_snapshot_commit(const char *data_dir, const struct hf_snapshot_meta *meta
     hf_auto_json json_t *stamps = json_object();
     r = fill_manifest(data_dir, dir_fd, meta, &m, err);
     if (r == 0)
-        r = hash_parts(dir_fd, &m, stamps, true, NULL, err);
+        r = hash_parts(data_dir, dir_fd, &m, stamps, true, NULL, err);
     return r < 0 ? r : hf_parts_publish(data_dir, dir_fd, &m, stamps, err);
 }
 
@@ -157,7 +174,7 @@ int hf_snapshot_seal(const char *data_dir, const char *id, const bool *stop, str
         return r;
     hf_auto_json json_t *stamps = hf_stamps_read(dir_fd);
     struct hf_err why = {0};
-    int stopped = hash_parts(dir_fd, &m, stamps, false, stop, &why);
+    int stopped = hash_parts(data_dir, dir_fd, &m, stamps, false, stop, &why);
     hf_killpoint("snapshot.hashed");
     /* What was done before it was stopped is kept. */
     if (stopped == 0 || stopped == -ECANCELED)

@@ -5,14 +5,16 @@
  *   mem/           images of the processes, kind "full" only
  *   tmpfs.tar      what was in the box's memory file systems, kind "full" only
  *   manifest.json  written last, by rename: a directory without one is no snapshot
- *   stamps         size, ctime and inode of each part when its hash was taken; of this machine, never
- * exported
+ *   stamps         size, ctime and inode of each part when its hash was taken
+ *   leaves         the hashes that the hash of disk.img was made from; this and stamps are of this machine,
+ *                  and never exported
  *
  * The manifest is versioned JSON (docs/snapshots.md): kind, ids, lineage, limits, what the host must have,
  * and for each part its name, size and SHA-256. A commit writes it with the hashes of small parts; the hashes
  * of the large ones (disk, pages) are null until hf_snapshot_seal has filled them in, in the background. A
- * hash is taken over the blocks of 64 KiB that are not all zero, each preceded by its offset and length (two
- * 64-bit little-endian numbers), so it costs what is used and not what is promised.
+ * hash is taken over the SHA-256 of each region of 1 MiB that is not all zero, preceded by its offset, so it
+ * costs what is used and not what is promised; and of a disk that shares blocks with its parent's, what has
+ * changed.
  *
  * All calls block: worker threads only. */
 #pragma once

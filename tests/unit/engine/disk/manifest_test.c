@@ -284,22 +284,22 @@ static void zeros_and_holes_hash_alike(void **state)
 {
     char a[HF_HASH_HEX], b[HF_HASH_HEX];
     hf_auto_close int holes = memfd_create("holes", MFD_CLOEXEC), zeros = memfd_create("zeros", MFD_CLOEXEC);
-    static const char block[HF_HASH_BLOCK];
-    assert_int_equal(ftruncate(holes, 5 * HF_HASH_BLOCK + 10), 0);
+    static const char block[HF_HASH_REGION];
+    assert_int_equal(ftruncate(holes, 5 * HF_HASH_REGION + 10), 0);
     for (int i = 0; i < 5; i++)
         assert_int_equal(write(zeros, block, sizeof(block)), sizeof(block));
     assert_int_equal(write(zeros, block, 10), 10);
     hash_of(holes, a);
     hash_of(zeros, b);
     assert_string_equal(a, b);
-    assert_int_equal(pwrite(holes, "x", 1, 5 * HF_HASH_BLOCK + 9), 1);
+    assert_int_equal(pwrite(holes, "x", 1, 5 * HF_HASH_REGION + 9), 1);
     hash_of(holes, b);
     assert_string_not_equal(a, b);
-    assert_int_equal(pwrite(zeros, "x", 1, 5 * HF_HASH_BLOCK + 9), 1);
+    assert_int_equal(pwrite(zeros, "x", 1, 5 * HF_HASH_REGION + 9), 1);
     hash_of(zeros, a);
     assert_string_equal(a, b);
     /* The same bytes elsewhere are something else. */
-    assert_int_equal(pwrite(zeros, "\0", 1, 5 * HF_HASH_BLOCK + 9), 1);
+    assert_int_equal(pwrite(zeros, "\0", 1, 5 * HF_HASH_REGION + 9), 1);
     assert_int_equal(pwrite(zeros, "x", 1, 9), 1);
     hash_of(zeros, a);
     assert_string_not_equal(a, b);

@@ -9,6 +9,7 @@
 
 #include "base/path.h"
 #include "engine/disk/disk.h"
+#include "engine/disk/hash.h"
 #include "engine/disk/snapshot.h"
 #include "engine/driver.h"
 #include "snapfix.h"
@@ -234,6 +235,99 @@ static void a_damaged_original_does_not_make_a_good_clone(void **state)
     assert_ok(hf_snapshot_remove(fixture_data, "rotten", &err), &err);
 }
 
+/* A disk of several regions, all of them data. */
+static void put_regions(const char *path, unsigned n)
+{
+    hf_auto_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    hf_auto_free char *p = hf_xmalloc(HF_HASH_REGION);
+    for (unsigned i = 0; i < n; i++) {
+        memset(p, (int)i + 1, HF_HASH_REGION);
+        assert_int_equal(pwrite(fd, p, HF_HASH_REGION, (off_t)i * HF_HASH_REGION), HF_HASH_REGION);
+    }
+    assert_int_equal(fsync(fd), 0);
+}
+
+static void write_at(const char *path, off_t at)
+{
+    hf_auto_close int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_int_equal(pwrite(fd, "changed", 7, at), 7);
+    assert_int_equal(fsync(fd), 0);
+}
+
+/* Leaves that are wrong come through where the blocks are the same, and only there: nothing was read. */
+static void shared_blocks_are_not_read(void **state)
+{
+    struct hf_err err = {0};
+    hf_auto_free char *one = hf_xasprintf("%s/pool/one", fixture_data);
+    hf_auto_free char *two = hf_xasprintf("%s/pool/two", fixture_data);
+    put_regions(one, 6);
+    if (hf_disk_clone(one, two, &err) != 0)
+        skip();
+    write_at(two, 2 * HF_HASH_REGION + 5000);
+    hf_auto_close int two_fd = open(two, O_RDWR | O_CLOEXEC);
+    assert_int_equal(fallocate(two_fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 4 * HF_HASH_REGION, 4096),
+                     0);
+    assert_int_equal(ftruncate(two_fd, 7 * HF_HASH_REGION), 0);
+    struct hf_leaves_base base = {.fd = open(one, O_RDONLY | O_CLOEXEC)};
+    hf_auto_leaves struct hf_leaves full = {0}, quick = {0}, alone = {0};
+    assert_int_equal(hf_leaves_read(base.fd, NULL, NULL, &base.leaves), 0);
+    assert_int_equal(base.leaves.n, 6);
+    assert_int_equal(hf_leaves_read(two_fd, NULL, NULL, &full), 0);
+    assert_int_equal(hf_leaves_read(two_fd, &base, NULL, &alone), 0);
+    assert_int_equal(full.n, 6);
+    assert_int_equal(alone.n, 6);
+    assert_memory_equal(alone.v, full.v, 6 * sizeof(*full.v));
+    for (size_t i = 0; i < 6; i++)
+        memset(base.leaves.v[i].sum, 0xee, HF_SHA256_LEN);
+    assert_int_equal(hf_leaves_read(two_fd, &base, NULL, &quick), 0);
+    assert_int_equal(quick.n, 6);
+    for (size_t i = 0; i < 6; i++)
+        assert_int_equal(quick.v[i].sum[0] == 0xee && quick.v[i].sum[31] == 0xee, i != 2 && i != 4);
+    assert_memory_equal(&quick.v[2], &full.v[2], sizeof(*full.v));
+    assert_memory_equal(&quick.v[4], &full.v[4], sizeof(*full.v));
+    (void)close(base.fd);
+    hf_leaves_done(&base.leaves);
+    assert_int_equal(unlink(one) | unlink(two), 0);
+}
+
+/* A snapshot of what another one's disk became. */
+static void make_child(const char *parent, const char *id, off_t change_at)
+{
+    struct hf_err err = {0};
+    hf_auto_free char *dir = NULL;
+    struct hf_snapshot_meta m = {.template_id = "base", .generation = 7};
+    (void)snprintf(m.id, sizeof(m.id), "%s", id);
+    (void)snprintf(m.parent, sizeof(m.parent), "%s", parent);
+    assert_ok(hf_snapshot_begin(fixture_data, id, &dir, &err), &err);
+    hf_auto_free char *from = file_of(parent, "disk.img"), *to = file_of(id, "disk.img");
+    assert_ok(hf_disk_clone(from, to, &err), &err);
+    write_at(to, change_at);
+    assert_ok(hf_snapshot_commit(fixture_data, &m, &err), &err);
+    seal(id);
+}
+
+static void a_child_has_the_hash_of_its_own_bytes(void **state)
+{
+    struct hf_err err = {0};
+    snapfix_make("c0", false, 3);
+    seal("c0");
+    make_child("c0", "c1", 5000);
+    assert_int_equal(unsealed("c1"), 0); /* reads all of it */
+    make_child("c1", "c2", SNAPFIX_DISK / 2);
+    assert_int_equal(unsealed("c2"), 0);
+    /* A parent that was touched, or whose leaves are not its own, is no help and does no harm. */
+    hf_auto_free char *disk = file_of("c2", "disk.img"), *leaves = file_of("c1", "leaves");
+    write_at(disk, 9000);
+    make_child("c2", "c3", 100);
+    assert_int_equal(unsealed("c3"), 0);
+    fixture_write(leaves, "garbage", 7, 0600);
+    make_child("c1", "c4", 100);
+    assert_int_equal(unsealed("c4"), 0);
+    static const char *const all[] = {"c0", "c1", "c2", "c3", "c4"};
+    for (size_t i = 0; i < HF_ARRAY_LEN(all); i++)
+        assert_ok(hf_snapshot_remove(fixture_data, all[i], &err), &err);
+}
+
 struct seen {
     unsigned complete, half;
 };
@@ -364,6 +458,8 @@ static int tests(void)
         cmocka_unit_test(the_template_must_be_the_same),
         cmocka_unit_test(a_clone_stands_alone),
         cmocka_unit_test(a_damaged_original_does_not_make_a_good_clone),
+        cmocka_unit_test(shared_blocks_are_not_read),
+        cmocka_unit_test(a_child_has_the_hash_of_its_own_bytes),
         cmocka_unit_test(all_are_listed),
         cmocka_unit_test(a_killed_commit_leaves_nothing_or_a_snapshot),
         cmocka_unit_test(a_killed_seal_loses_nothing),
