@@ -85,6 +85,20 @@ static void what_is_no_snapshot_is_not_committed(void **state)
     assert_int_equal(symlink("/etc/passwd", link), 0);
     assert_int_equal(hf_snapshot_commit(fixture_data, &m, &err), -EINVAL);
     assert_non_null(strstr(err.msg, "link"));
+    assert_int_equal(unlink(link), 0);
+    hf_auto_free char *text = hf_xcalloc(1, HF_SNAPSHOT_MANIFEST_MAX + 1);
+    memset(text, 'x', HF_SNAPSHOT_MANIFEST_MAX);
+    m.config = json_pack("{s:s}", "large", text);
+    assert_int_equal(hf_snapshot_commit(fixture_data, &m, &err), -EMSGSIZE);
+    hf_snapshot_meta_done(&m);
+    hf_auto_free char *many = file_of("odd", "many");
+    assert_int_equal(mkdir(many, 0700), 0);
+    for (unsigned i = 0; i < HF_SNAPSHOT_PART_MAX; i++) {
+        hf_auto_free char *one = hf_xasprintf("%s/%u", many, i);
+        fixture_write(one, "", 0, 0600);
+    }
+    assert_int_equal(hf_snapshot_commit(fixture_data, &m, &err), -EMSGSIZE);
+    assert_int_equal(hf_snapshot_open(fixture_data, "odd", NULL, &err), -ENOENT);
     /* A new begin takes what was left away. */
     assert_ok(hf_snapshot_begin(fixture_data, "odd", &again, &err), &err);
     assert_false(fixture_exists(link));

@@ -276,6 +276,42 @@ static void a_forged_stream_is_refused(void **state)
     assert_refused(tarball_close(&t), -EUCLEAN, "first entry");
 }
 
+/* Takes what is left of the other pool, to the last block. */
+static void fill_pool(const char *path)
+{
+    hf_auto_close int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    assert_true(fd >= 0);
+    off_t at = 0;
+    for (off_t step = 256 << 20; step >= 4096;) {
+        if (fallocate(fd, 0, at, step) == 0)
+            at += step;
+        else if (errno == ENOSPC)
+            step /= 2;
+        else
+            fail_msg("fallocate: %s", strerror(errno));
+    }
+}
+
+static void a_full_disk_leaves_nothing(void **state)
+{
+    struct hf_err err = {0};
+    struct hf_disk_pool_info info;
+    hf_disk_pool_info(other_data, &info);
+    if (!info.on_image)
+        skip(); /* it would be the host's disk that fills up */
+    hf_auto_free char *filler = hf_xasprintf("%s/pool/filler", other_data);
+    fill_pool(filler);
+    hf_auto_close int fd = export_of("full", true);
+    int r = hf_snapshot_import(other_data, "bad", fd, NULL, &err);
+    assert_int_equal(unlink(filler), 0);
+    if (r != -ENOSPC)
+        fail_msg("%d %s", r, err.msg);
+    assert_no_trace("bad");
+    hf_auto_close int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+    assert_int_equal(hf_snapshot_export(fixture_data, "full", false, full, &err), -ENOSPC);
+    assert_ok(hf_snapshot_open(fixture_data, "full", NULL, &err), &err);
+}
+
 /* ---- kill points ---- */
 
 static int step(const char *what)
@@ -316,6 +352,7 @@ static int tests(void)
         cmocka_unit_test(another_template_of_that_name_is_not_taken),
         cmocka_unit_test(a_damaged_stream_is_refused),
         cmocka_unit_test(a_forged_stream_is_refused),
+        cmocka_unit_test(a_full_disk_leaves_nothing),
         cmocka_unit_test(a_killed_import_leaves_nothing_or_a_snapshot),
     };
     return cmocka_run_group_tests_name("snapshot streams", list, setup, teardown);
