@@ -12,7 +12,7 @@ import { sleep, until } from './lib/http.mjs'
 
 
 const data = process.env.HF_E2E_DATA
-// Points inside the worker that writes the format: tests/integration/engine/test_snapshot.c walks them.
+// Points inside the worker that writes the format: tests/unit/engine/disk walks them.
 // Passed only when a resume or a rollback fails: tests/unit/control/test_snapshot.c.
 const elsewhere = ['resume.undone', 'rollback.put-back']
 const points = [
