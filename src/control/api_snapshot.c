@@ -11,6 +11,7 @@
 #include "control/validate.h"
 
 #define PAGE_MAX 100
+#define ROWS_AT_ONCE 256  /* rows that one read looks at */
 #define FORK_TIMEOUT_S 15 /* E2B's default */
 
 /* ---- as JSON ---- */
@@ -210,12 +211,17 @@ struct page {
     char sandbox[HF_ROW_ID];
     int64_t limit;
     bool more;
-    struct hf_cursor last;
+    struct hf_cursor last; /* on the page */
+    struct hf_cursor read; /* of the rows, also of those that are not shown */
+    int n_read;
 };
 
 static void add_snapshot(void *arg, const struct hf_snapshot_row *s)
 {
     struct page *p = arg;
+    p->n_read++;
+    p->read.time_ms = s->created_ms;
+    memcpy(p->read.id, s->id, sizeof(p->read.id));
     if (!hf_snapshot_is_listed(s) || (p->e2b && strcmp(s->purpose, "template") == 0))
         return;
     p->more = (int64_t)json_array_size(p->list) == p->limit;
@@ -243,7 +249,6 @@ static int text_query(struct hf_call *call, const char *name, char *ret, size_t 
 static int fill_page(struct hf_call *call, struct page *p, const char *cursor_name, const char *name)
 {
     char token[400] = "";
-    struct hf_cursor from = {0};
     struct hf_err err = {0};
     hf_auto_snapshot_row struct hf_snapshot_row row = {0};
     int r = text_query(call, cursor_name, token, sizeof(token));
@@ -251,7 +256,7 @@ static int fill_page(struct hf_call *call, struct page *p, const char *cursor_na
         r = hf_call_query_int(call, "limit", 1, PAGE_MAX, &p->limit);
     if (r < 0)
         return r;
-    if (*token && hf_cursor_parse(hf_str_c(token), false, &from, &err) < 0) {
+    if (*token && hf_cursor_parse(hf_str_c(token), false, &p->read, &err) < 0) {
         hf_call_err(call, &err);
         return -EINVAL;
     }
@@ -261,9 +266,12 @@ static int fill_page(struct hf_call *call, struct page *p, const char *cursor_na
             add_snapshot(p, &row);
         return 0;
     }
-    /* Those of a pause or a fork are skipped, so the list asks for more than a page. */
-    r = hf_each_snapshot(call->c->meta, call->tenant, *p->sandbox ? p->sandbox : "", "", from.time_ms,
-                         from.id, INT32_MAX, add_snapshot, p);
+    do { /* those of a pause or a fork are not shown, so it may take more rows than fit on a page */
+        struct hf_cursor from = p->read;
+        p->n_read = 0;
+        r = hf_each_snapshot(call->c->meta, call->tenant, p->sandbox, NULL, from.time_ms, from.id,
+                             ROWS_AT_ONCE, add_snapshot, p);
+    } while (r == 0 && !p->more && p->n_read == ROWS_AT_ONCE);
     if (r < 0)
         hf_call_fail(call, 500, "the database can't be read");
     return r;

@@ -167,7 +167,8 @@ struct hf_create_req {
      * environment envd has already (from_memory) or gets again. */
     const char *snapshot_id, *from_dir;
     bool from_memory;
-    json_t *lifecycle; /* of hf_lifecycle_resolve; borrowed; NULL = kill at the timeout */
+    int64_t generation; /* 0 = 1; after a start from memory more than that of the one that was saved */
+    json_t *lifecycle;  /* of hf_lifecycle_resolve; borrowed; NULL = kill at the timeout */
     /* Adds statements to the batch that makes the sandbox's row durable; may be NULL. */
     void (*with_row)(void *arg, struct hf_meta_batch *b, const char *sandbox_id);
     void *with_row_arg;

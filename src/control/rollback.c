@@ -175,9 +175,9 @@ static void on_paused(void *arg, const struct hf_err *err)
     hf_killpoint("rollback.paused");
     if (err)
         k->err = *err;
-    else if (sb->state != HF_PAUSED)
+    else if (sb->state != HF_PAUSED || sb->pause.freezing_out || sb->driver_busy)
         (void)hf_err_http(&k->err, -EBUSY, 409, "Sandbox %s is %s; try again in a moment", sb->row.id,
-                          hf_state_name(sb->state));
+                          sb->state == HF_PAUSED ? "being saved" : hf_state_name(sb->state));
     else if (sb->box && has_exclusive_volume(sb))
         (void)hf_err_http(
             &k->err, -EBUSY, 409,

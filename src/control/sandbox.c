@@ -537,7 +537,7 @@ static void fill_row(struct hf_sandbox_row *row, const struct hf_control *c, con
     row->timeout_s = req->timeout_s;
     row->created_ms = hf_real_ms();
     row->epoch = req->epoch;
-    row->generation = 1;
+    row->generation = req->generation ? req->generation : 1;
     (void)snprintf(row->snapshot_id, sizeof(row->snapshot_id), "%s",
                    req->snapshot_id ? req->snapshot_id : "");
     row->metadata = req->metadata ? json_dumps(req->metadata, JSON_COMPACT | JSON_SORT_KEYS) : NULL;

@@ -394,6 +394,7 @@ int hf_snapshot_fill(struct hf_control *c, const struct hf_snapshot_row *row, st
     req->snapshot_id = row->id;
     req->from_dir = own->dir;
     req->from_memory = strcmp(row->kind, "full") == 0;
+    req->generation = req->from_memory ? row->generation + 1 : 0; /* its programs see that they are clones */
     req->template_id = row->template_id;
     req->disk_bytes = number(own->meta, "disk_bytes");
     req->cpu_millis = req->cpu_millis ? req->cpu_millis : number(own->meta, "cpu_millis");

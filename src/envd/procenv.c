@@ -2,6 +2,7 @@
 
 #include "envd/ca.h"
 #include "envd/spawn.h"
+#include "preload/reseed.h"
 
 static void set(struct procenv *env, const char *name, const char *value)
 {
@@ -64,6 +65,8 @@ int procenv_build(const struct envd *e, const struct envd_user *u, const json_t 
     set(ret, "LOGNAME", u->name);
     for (const char *const *name = ca_variables; e->ca_bundle && *name; name++)
         set(ret, *name, ca_variable_value(*name, e->ca_bundle));
+    if (access(HF_RESEED_PATH, R_OK) == 0)
+        set(ret, "LD_PRELOAD", HF_RESEED_PATH);
     int r = set_all(ret, global, err);
     return r == 0 && request ? set_all(ret, request, err) : r;
 }

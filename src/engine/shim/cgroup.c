@@ -501,6 +501,18 @@ int hf_cg_remove(const struct hf_cg *cg, uint32_t n)
     return r;
 }
 
+char *hf_cg_procs(const struct hf_cg *cg, uint32_t n)
+{
+    char path[PATH_CAP], *text = NULL;
+    for (unsigned c = 0; cg->version && c < HF_CG_CTL_N; c++) {
+        if (!hf_cg_has(cg, (enum hf_cg_ctl)c) || (cg->version == 1 && c == HF_CG_PIDS))
+            continue; /* PIDS has them in two directories */
+        build_path(cg, (enum hf_cg_ctl)c, n, "cgroup.procs", path);
+        return hf_read_file(path, 1u << 20, &text, NULL) < 0 ? NULL : text;
+    }
+    return NULL;
+}
+
 uint64_t hf_cg_oom_kills(const struct hf_cg *cg, uint32_t n)
 {
     return read_field(cg, HF_CG_MEMORY, n, cg->version == 1 ? "memory.oom_control" : "memory.events",

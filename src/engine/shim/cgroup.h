@@ -87,6 +87,8 @@ int hf_cg_freeze(const struct hf_cg *cg, uint32_t n, bool frozen, struct hf_err 
 bool hf_cg_frozen(const struct hf_cg *cg, uint32_t n);
 /* The directory that CRIU's freezer uses: <root>/[freezer/]<group>/<n>. */
 void hf_cg_freezer_path(const struct hf_cg *cg, uint32_t n, char *out, size_t cap);
+/* The process ids in it, a line each (heap); NULL when that is not known. */
+char *hf_cg_procs(const struct hf_cg *cg, uint32_t n);
 /* SIGKILL to every process in it. A stopped one has to go on to die of it: thaws. */
 void hf_cg_kill(const struct hf_cg *cg, uint32_t n);
 /* Removes the directories; missing is success; -EBUSY while processes are left. */

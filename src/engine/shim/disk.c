@@ -45,6 +45,19 @@ static int check_template(int fd, const char *path, struct hf_err *err)
     return 0;
 }
 
+/* The library that lies beside envd; without it clones share their programs' random numbers. */
+static int open_reseed(struct shim *s, struct hf_err *err)
+{
+    const char *slash = strrchr(s->spec.envd, '/');
+    hf_auto_free char *path =
+        hf_xasprintf("%.*s/holdfast-reseed.so", slash ? (int)(slash - s->spec.envd) : 0, s->spec.envd);
+    if (access(path, R_OK) < 0)
+        return 0;
+    s->reseed_fd =
+        clone_tree(path, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID, "the library", err);
+    return HF_MIN(s->reseed_fd, 0);
+}
+
 /* A layer that was mounted "volatile" is marked as perhaps unfinished. A saved one is not: it was flushed. */
 static int forget_volatile(int upper_fd, struct hf_err *err)
 {
@@ -77,6 +90,9 @@ int shim_disk_open(struct shim *s, struct hf_err *err)
         clone_tree(spec->envd, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOSUID, "envd", err);
     if (s->envd_fd < 0)
         return s->envd_fd;
+    r = open_reseed(s, err);
+    if (r < 0)
+        return r;
     hf_auto_close int image_fd = open_image(spec, err);
     if (image_fd < 0)
         return image_fd;

@@ -14,7 +14,7 @@ static void init(struct shim *s)
 {
     memset(s, 0, sizeof(*s));
     s->listen_fd = s->ctl_fd = s->envd_sock_fd = s->range_fd = -1;
-    s->template_fd = s->upper_fd = s->envd_fd = s->disk_fd = -1;
+    s->template_fd = s->upper_fd = s->envd_fd = s->reseed_fd = s->disk_fd = -1;
     s->pidfd = s->userns_fd = s->stderr_fd = s->oom_fd = -1;
     s->cg_fds = (struct hf_cg_fds){-1, -1, -1, -1, -1};
     for (size_t i = 0; i < HF_CELL_MOUNTS_MAX; i++)

@@ -22,6 +22,7 @@
 #include "engine/shim/criu.h"
 #include "engine/shim/memory.h"
 #include "engine/shim/shim.h"
+#include "preload/reseed.h"
 
 #define PLACE "/run" /* covered by the stage, in the new mount namespace only: every uid can reach it */
 #define USERNS_IMAGE_MAX 4096u
@@ -215,6 +216,32 @@ static void write_identity(struct shim *s, int root_fd, const void *arg)
         (void)!ftruncate(fd, 33);
 }
 
+/* Whether a process catches the signal, by the library that we put there: who has it mapped, and no other
+ * handler. */
+static bool wants_reseed(pid_t pid)
+{
+    char path[48];
+    hf_auto_free char *status = NULL, *maps = NULL;
+    (void)snprintf(path, sizeof(path), "/proc/%d/status", (int)pid);
+    const char *at = hf_read_file(path, 65536, &status, NULL) == 0 ? strstr(status, "SigCgt:") : NULL;
+    if (!at || !(strtoull(at + 7, NULL, 16) >> (HF_RESEED_SIGNAL - 1) & 1))
+        return false;
+    (void)snprintf(path, sizeof(path), "/proc/%d/maps", (int)pid);
+    return hf_read_file(path, 4u << 20, &maps, NULL) == 0 && strstr(maps, HF_RESEED_PATH);
+}
+
+/* A pending signal is handled before the first instruction. */
+static void reseed(const struct shim *s)
+{
+    hf_auto_free char *text = hf_cg_procs(&s->cg, s->spec.n);
+    char *save = NULL;
+    for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save)) {
+        pid_t pid = (pid_t)strtol(line, NULL, 10);
+        if (pid > 1 && pid != s->pid && wants_reseed(pid))
+            (void)kill(pid, HF_RESEED_SIGNAL);
+    }
+}
+
 static int on_complete(struct restore *r, struct hf_err *err)
 {
     struct shim *s = r->s;
@@ -222,7 +249,10 @@ static int on_complete(struct restore *r, struct hf_err *err)
     const char *name = s->spec.sandbox_id;
     if (sethostname(name, strlen(name)) < 0)
         return hf_err_set(err, -errno, "cannot set the host name: %s", strerror(errno));
-    return shim_as_box_root(s, write_identity, NULL, err);
+    int e = shim_as_box_root(s, write_identity, NULL, err);
+    if (e == 0 && s->spec.clone)
+        reseed(s);
+    return e;
 }
 
 static int on_stage(void *arg, struct hf_str stage, pid_t pid, struct hf_err *err)

@@ -238,6 +238,14 @@ static int build_proc_and_sys(int root_fd, struct hf_err *err)
 
 /* ---- /run, volumes, /etc ---- */
 
+static int place_file(int run_fd, const char *rel, int mount_fd, struct hf_err *err)
+{
+    hf_auto_close int file = openat(run_fd, rel, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
+    if (file < 0)
+        return hf_err_set(err, -errno, "cannot make /run/%s: %s", rel, strerror(errno));
+    return attach(mount_fd, run_fd, rel, err);
+}
+
 static int build_run(const struct shim *s, int root_fd, struct hf_err *err)
 {
     static const struct option options[] = {{"mode", "0755"}, {"size", RUN_SIZE}};
@@ -253,10 +261,9 @@ static int build_run(const struct shim *s, int root_fd, struct hf_err *err)
     if (r < 0)
         return r;
     (void)!fchmodat(run, "lock", 01777, 0); /* the umask took a part away */
-    hf_auto_close int file = openat(run, "holdfast/envd", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0755);
-    if (file < 0)
-        return hf_err_set(err, -errno, "cannot make /run/holdfast/envd: %s", strerror(errno));
-    r = attach(s->envd_fd, run, "holdfast/envd", err);
+    r = place_file(run, "holdfast/envd", s->envd_fd, err);
+    if (r == 0 && s->reseed_fd >= 0)
+        r = place_file(run, "holdfast/reseed.so", s->reseed_fd, err);
     if (r == 0)
         shim_write_generation(root_fd, s->spec.generation);
     return r;

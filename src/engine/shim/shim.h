@@ -24,6 +24,7 @@ struct shim {
     int range_fd; /* abstract socket that holds the uid range */
     uint32_t uid_base;
     int template_fd, upper_fd, envd_fd; /* detached mounts, until PID 1 has placed them */
+    int reseed_fd;                      /* likewise; -1 = there is no such library beside envd */
     int volume_fd[HF_CELL_MOUNTS_MAX];
     int disk_fd; /* root directory of the writable image: statfs, shutdown */
     dev_t disk_dev;

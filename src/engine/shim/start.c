@@ -186,6 +186,7 @@ static void close_mount_fds(struct shim *s)
     s->template_fd = hf_close(s->template_fd);
     s->upper_fd = hf_close(s->upper_fd);
     s->envd_fd = hf_close(s->envd_fd);
+    s->reseed_fd = hf_close(s->reseed_fd);
     for (size_t i = 0; i < HF_CELL_MOUNTS_MAX; i++)
         s->volume_fd[i] = hf_close(s->volume_fd[i]);
 }
