@@ -128,7 +128,8 @@ static void on_frozen(void *arg, const struct hf_err *err)
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
     set_pause(sb, b, "warm", "");
-    if (!sb->pause.cold_wanted) /* else it becomes cold now, and the delay may not come first */
+    /* Where it becomes cold now the delay may not come first. */
+    if (!sb->pause.cold_wanted && !sb->pause.hold)
         arm_cold(sb);
     hf_meta_commit(sb->c->meta, b, 0, sb->pause.cold_wanted ? on_warm_row : on_paused_row, sb);
 }
@@ -189,6 +190,7 @@ void hf_sandbox_pause(struct hf_sandbox *sb, const struct hf_pause_ask *ask, hf_
     (void)hf_sandbox_ref(sb); /* until it is paused, or can't be */
     sb->pause.cold_wanted = ask->cold && ask->memory;
     sb->pause.disk_only = !ask->memory;
+    sb->pause.hold = ask->hold;
     sb->row.paused_ms = hf_real_ms();
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSING, ask->cause, ask->detail);

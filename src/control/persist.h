@@ -15,6 +15,7 @@
 struct hf_pause_ask {
     bool memory; /* false: the disk only; its processes end, the resume is a boot */
     bool cold;   /* at once, not after the delay */
+    bool hold;   /* stays warm: the caller resumes it himself in a moment (rollback) */
     const char *cause, *detail;
 };
 

@@ -203,8 +203,9 @@ static void on_copied(void *arg, const struct hf_snapshot_row *s, const struct h
     }
     hf_killpoint("rollback.copied");
     memcpy(k->image, s->id, sizeof(k->image));
+    bool cold = has_exclusive_volume(sb);
     const struct hf_pause_ask ask = {
-        .memory = true, .cold = has_exclusive_volume(sb), .cause = "rollback", .detail = k->to.id};
+        .memory = true, .cold = cold, .hold = !cold, .cause = "rollback", .detail = k->to.id};
     if (sb->state == HF_RUNNING)
         hf_sandbox_pause(sb, &ask, on_paused, k);
     else if (sb->state == HF_PAUSED && sb->box && ask.cold)
