@@ -1,5 +1,6 @@
 /* What a snapshot needs of the host that starts it. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <sys/utsname.h>
 
@@ -34,9 +35,9 @@ static bool is_isa(const char *flag)
 }
 
 /* The list of the first processor: "flags" on x86; "Features" on ARM, all of which are for processes. */
-static char *flags_line(const char *cpuinfo, bool *ret_x86)
+static char *flags_line(const char *text, bool *ret_x86)
 {
-    for (const char *line = cpuinfo; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+    for (const char *line = text; *line; line += strcspn(line, "\n"), line += *line == '\n') {
         bool x86 = strncmp(line, "flags\t", 6) == 0;
         if (!x86 && strncmp(line, "Features\t", 9) != 0)
             continue;
@@ -47,11 +48,11 @@ static char *flags_line(const char *cpuinfo, bool *ret_x86)
     return NULL;
 }
 
-json_t *hf_host_cpu(const char *cpuinfo)
+json_t *hf_host_cpu(const char *text)
 {
     json_t *list = json_array();
     bool x86 = false;
-    hf_auto_free char *line = flags_line(cpuinfo, &x86);
+    hf_auto_free char *line = flags_line(text, &x86);
     const char *names[HF_SNAPSHOT_CPU_MAX];
     size_t n = 0;
     char *rest = line;
@@ -64,29 +65,30 @@ json_t *hf_host_cpu(const char *cpuinfo)
     return list;
 }
 
-static int read_cpuinfo(char text[CPUINFO_MAX])
+/* Read once: some kernels sleep 10 ms and more to tell the current frequencies that stand in it as well. */
+static char cpuinfo[CPUINFO_MAX];
+static int cpuinfo_r;
+
+static void read_cpuinfo(void)
 {
     hf_auto_close int fd = open("/proc/cpuinfo", O_RDONLY | O_CLOEXEC);
-    size_t have = 0;
-    if (fd < 0)
-        return -errno;
-    while (have < CPUINFO_MAX - 1) {
-        ssize_t n = read(fd, text + have, CPUINFO_MAX - 1 - have);
+    cpuinfo_r = fd < 0 ? -errno : 0;
+    for (size_t have = 0; fd >= 0 && have < CPUINFO_MAX - 1;) {
+        ssize_t n = read(fd, cpuinfo + have, CPUINFO_MAX - 1 - have);
         if (n < 0 && errno == EINTR)
             continue;
         if (n <= 0)
             break;
         have += (size_t)n;
     }
-    text[have] = '\0';
-    return 0;
 }
 
 int hf_host_read(struct hf_snapshot_host *ret, struct hf_err *err)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     struct utsname u;
-    char cpuinfo[CPUINFO_MAX];
-    int r = uname(&u) < 0 ? -errno : read_cpuinfo(cpuinfo);
+    (void)pthread_once(&once, read_cpuinfo);
+    int r = uname(&u) < 0 ? -errno : cpuinfo_r;
     if (r < 0)
         return hf_err_set(err, r, "cannot read what this host is: %s", strerror(-r));
     *ret = (struct hf_snapshot_host){.page_size = (uint32_t)sysconf(_SC_PAGESIZE)};

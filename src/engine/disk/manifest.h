@@ -52,7 +52,7 @@ bool hf_part_name_good(const char *name);
 /* Fills in this host; criu_image stays 0. cpu: what a process may have seen and come to rely on. */
 int hf_host_read(struct hf_snapshot_host *ret, struct hf_err *err) HF_MUST_USE;
 /* The same from the text of /proc/cpuinfo: a sorted array. */
-json_t *hf_host_cpu(const char *cpuinfo) HF_MUST_USE;
+json_t *hf_host_cpu(const char *text) HF_MUST_USE;
 /* -EXDEV and what is missing when something of `want` can't run on `have`. */
 int hf_host_check(const struct hf_snapshot_host *want, const struct hf_snapshot_host *have, bool memory,
                   struct hf_err *err) HF_MUST_USE;
