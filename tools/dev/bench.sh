@@ -7,6 +7,9 @@
 #
 # `./dev bench network [NAME...]` measures the network instead: the ingress proxy beside nginx and haproxy, and what
 # the other modules of tests/bench/network.mjs bring; the last result is .cache/bench/network.json.
+#
+# `./dev bench persistence [NAME...]` measures pauses, resumes, snapshots, forks and rollbacks beside plain CRIU and
+# `runc checkpoint`; the last result is .cache/bench/persistence.json.
 
 # Small C programs that the benches use as app and as load; static, so that they also run inside a sandbox.
 bench_tools() {
@@ -36,6 +39,9 @@ verb_bench() {
         script=tests/bench/network.mjs
         shift
         set -- --tools "$HF_CACHE/bench/tools" "$@"
+    elif [[ ${1-} == persistence ]]; then
+        script=tests/bench/persistence.mjs
+        shift
     else
         set -- --upstream "$HF_CACHE/bench/tools/upstream" "$@"
     fi

@@ -25,7 +25,7 @@ HF_CRIU_PATH=/usr/local/lib/holdfast/criu
 
 # Only for ./dev bench (tools/dev/bench.sh).
 # shellcheck disable=SC2034
-HF_BENCH_PACKAGES=(nginx-light wrk crun runc bubblewrap haproxy iperf3 mitmproxy nghttp2-client)
+HF_BENCH_PACKAGES=(nginx-light wrk crun runc iptables bubblewrap haproxy iperf3 mitmproxy nghttp2-client)
 
 missing_packages() {
     local p
