@@ -19,7 +19,8 @@ struct hf_envd_call {
     bool finished;
     unsigned open_handles;
     struct hf_err err;
-    char version[24];
+    char version[24], generation[24];
+    int64_t want_generation; /* 0 = any */
 };
 
 static void on_closed(uv_handle_t *h)
@@ -65,7 +66,8 @@ static bool line_value(struct hf_str line, const char *name, char *out, size_t n
     return true;
 }
 
-int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t version_n)
+int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t version_n, char *generation,
+                       size_t generation_n)
 {
     const char *end = s.n ? memmem(s.p, s.n, "\r\n\r\n", 4) : NULL;
     if (!end)
@@ -80,7 +82,9 @@ int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t v
         const char *eol = memmem(p, (size_t)(head.p + head.n - p), "\r\n", 2);
         if (!eol)
             break;
-        (void)line_value((struct hf_str){p, (size_t)(eol - p)}, "x-envd-version", version, version_n);
+        struct hf_str line = {p, (size_t)(eol - p)};
+        (void)line_value(line, "x-envd-version", version, version_n);
+        (void)line_value(line, "x-holdfast-generation", generation, generation_n);
         p = eol + 2;
     }
     return 1;
@@ -90,6 +94,14 @@ static void on_alloc(uv_handle_t *h, size_t suggested, uv_buf_t *buf)
 {
     struct hf_envd_call *call = h->data;
     *buf = uv_buf_init(call->chunk, sizeof(call->chunk));
+}
+
+/* What the box shows to its programs is what it was given: nothing runs on as somebody else. */
+static bool confirmed(const struct hf_envd_call *call)
+{
+    uint64_t told;
+    return !call->want_generation || (hf_parse_u64(hf_str_c(call->generation), INT64_MAX, &told) == 0 &&
+                                      (int64_t)told == call->want_generation);
 }
 
 static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
@@ -107,7 +119,7 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
     }
     int status = 0;
     int r = hf_envd_parse_head((struct hf_str){call->in.p, call->in.n}, &status, call->version,
-                               sizeof(call->version));
+                               sizeof(call->version), call->generation, sizeof(call->generation));
     if (r == 0)
         return;
     if (r < 0) {
@@ -116,6 +128,8 @@ static void on_read(uv_stream_t *stream, ssize_t n, const uv_buf_t *buf)
         char what[32];
         (void)snprintf(what, sizeof(what), "status %d", status);
         fail(call, -EPROTO, what);
+    } else if (!confirmed(call)) {
+        fail(call, -EPROTO, "it does not confirm the generation of the sandbox");
     } else {
         finish(call);
     }
@@ -171,7 +185,8 @@ static char *build_request(const struct hf_envd_init *init)
                   init->default_user, "sandboxId", init->sandbox_id, "templateId", init->template_id);
     if (!body)
         return NULL;
-    (void)json_object_set_new(body, "envVars", init->env ? json_deep_copy(init->env) : json_object());
+    if (init->env) /* else a restored one keeps what it has */
+        (void)json_object_set_new(body, "envVars", json_deep_copy(init->env));
     if (init->ca_bundle)
         (void)json_object_set_new(body, "caBundle", json_string(init->ca_bundle));
     (void)json_object_set_new(body, "generation", json_integer(init->generation));
@@ -208,7 +223,9 @@ static struct hf_envd_call *start(uv_loop_t *loop, const char *socket_path, cons
 struct hf_envd_call *hf_envd_init(uv_loop_t *loop, const char *socket_path, const struct hf_envd_init *init,
                                   uint64_t timeout_ms, hf_envd_cb cb, void *arg)
 {
-    return start(loop, socket_path, "/init", build_request(init), timeout_ms, cb, arg);
+    struct hf_envd_call *call = start(loop, socket_path, "/init", build_request(init), timeout_ms, cb, arg);
+    call->want_generation = init->generation;
+    return call;
 }
 
 struct hf_envd_call *hf_envd_ca(uv_loop_t *loop, const char *socket_path, const char *pem,

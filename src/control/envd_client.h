@@ -12,8 +12,8 @@ struct hf_envd_init {
     const char *default_user; /* "user" */
     const json_t *env;        /* object of strings; may be NULL */
     const char *ca_bundle;    /* PEM that the sandbox is to trust; NULL = none */
-    int64_t generation;       /* of the sandbox: 1, and one more at each restore */
-    bool clone;               /* its memory was somebody else's: token and ids are replaced */
+    int64_t generation; /* of the sandbox: 1, and one more at each restore; the answer must confirm it */
+    bool clone;         /* its memory was somebody else's: token and ids are replaced */
 };
 
 /* envd answered 2xx: err is NULL and version is its X-Envd-Version ("" when it has none). Comes later than
@@ -35,5 +35,7 @@ struct hf_envd_call *hf_envd_health(uv_loop_t *loop, const char *socket_path, ui
                                     hf_envd_cb cb, void *arg);
 
 #define HF_ENVD_HEAD_MAX 16384u /* bytes of an answer that are looked at */
-/* Parses an HTTP/1.1 answer's head: 1 complete (ret_status set, version copied), 0 more needed, -EBADMSG. */
-int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t version_n) HF_MUST_USE;
+/* Parses an HTTP/1.1 answer's head: 1 complete (ret_status set; version and generation copied if there), 0
+ * more needed, -EBADMSG. */
+int hf_envd_parse_head(struct hf_str s, int *ret_status, char *version, size_t version_n, char *generation,
+                       size_t generation_n) HF_MUST_USE;

@@ -23,6 +23,7 @@ struct envd {
     char *default_user;    /* "user" */
     char *default_workdir; /* NULL = the user's home */
     char *sandbox_id, *template_id;
+    int64_t generation;    /* of the newest /init that told it; 0 = none so far */
     const char *ca_bundle; /* path of the trust store that holds /init's authority (static); NULL = none */
     /* read-only fds from the shim for /metrics, -1 = absent (env HOLDFAST_CGROUP_FDS) */
     int fd_mem_current, fd_mem_max, fd_mem_stat, fd_cpu_usage;

@@ -1,6 +1,6 @@
 /* GET /holdfast/exec                     list of what is remembered
- * GET /holdfast/exec/{pid}               one process: state, exit code, cursors
- * GET /holdfast/exec/{pid}/{output}?from=N   bytes of its spool from cursor N on; docs/api/envd.md */
+ * GET /holdfast/exec/{pid or exec id}    one process: state, exit code, cursors
+ * GET /holdfast/exec/{…}/{output}?from=N bytes of its spool from cursor N on; docs/api/envd.md */
 #include <stdio.h>
 #include <sys/wait.h>
 
@@ -15,6 +15,7 @@ static json_t *describe(const struct proc *p)
     char started[HF_RFC3339_MAX], status[96];
     json_t *o = json_object(), *cursors = json_object(), *starts = json_object();
     hf_rfc3339_ms(p->started_ms, started);
+    json_object_set_new(o, "exec_id", json_string(p->id));
     json_object_set_new(o, "pid", json_integer(p->pid));
     json_object_set_new(o, "tag", p->tag ? json_string(p->tag) : json_null());
     json_object_set(o, "cmd", json_object_get(p->config, "cmd"));
@@ -153,9 +154,9 @@ void exec_http_handle(struct envd *e, struct hf_req *req)
     const char *slash = rest.n ? memchr(rest.p, '/', rest.n) : NULL;
     struct hf_str id = {rest.p, slash ? (size_t)(slash - rest.p) : rest.n};
     uint64_t pid, from;
-    struct proc *p = hf_parse_u64(id, INT32_MAX, &pid) == 0 ? proc_by_pid((uint32_t)pid) : NULL;
+    struct proc *p = hf_parse_u64(id, INT32_MAX, &pid) == 0 ? proc_by_pid((uint32_t)pid) : proc_by_id(id);
     if (!p) {
-        hf_res_error(req, 404, "process with pid %.*s not found", (int)HF_MIN(id.n, 20), id.p);
+        hf_res_error(req, 404, "process with pid %.*s not found", (int)HF_MIN(id.n, 24), id.p);
         return;
     }
     if (!slash) {

@@ -255,6 +255,7 @@ void fan_attach(struct proc *p, struct rpc_call *c, const struct rpc_cursor *fro
     hf_list_add_tail(&p->readers, &r->link);
     rpc_set_ops(c, &reader_ops, r);
     (void)uv_timer_start(&r->keepalive, keep_alive, (uint64_t)rpc_keepalive_s(c) * 1000, 0);
+    rpc_answer_header(c, "Holdfast-Exec-Id", p->id);
     (void)rpc_send(c, event_msg("start", json_pack("{s:i}", "pid", (int)p->pid)));
     if (r->c)
         serve(r);

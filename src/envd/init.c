@@ -5,7 +5,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/path.h"
+#include "envd/awake.h"
 #include "envd/ca.h"
+#include "envd/proc.h"
 #include "envd/procenv.h"
 #include "envd/server.h"
 
@@ -87,6 +89,9 @@ static int check_body(const json_t *body, struct hf_err *err)
         if (v && !json_is_null(v) && !json_is_string(v))
             return hf_err_http(err, -EINVAL, 400, "field \"%s\" must be text", text_fields[i]);
     }
+    const json_t *generation = json_object_get(body, "generation");
+    if (generation && (!json_is_integer(generation) || json_integer_value(generation) < 1))
+        return hf_err_http(err, -EINVAL, 400, "field \"generation\" must be a number from 1 on");
     const char *name;
     json_t *value;
     json_object_foreach(json_object_get(body, "envVars"), name, value)
@@ -160,6 +165,34 @@ static void write_markers(const struct envd *e)
     write_marker(".E2B_TEMPLATE_ID", e->template_id);
 }
 
+/* Another life: clocks may have jumped, in both directions. envd keeps no random state and no outbound
+ * connections; those that were open to it have ended by themselves. */
+static void live_on(struct envd *e, int64_t generation, bool clone)
+{
+    if (!generation || (generation == e->generation && !clone))
+        return;
+    if (e->generation) {
+        awake_again();
+        proc_resumed();
+    }
+    e->generation = generation;
+}
+
+/* What the programs in the box see, which is what the daemon wants to have confirmed. */
+static void confirm_generation(const struct envd *e, struct hf_req *req)
+{
+    char text[24];
+    hf_auto_free char *seen = NULL;
+    size_t n = 0;
+    if (!e->is_init)
+        (void)snprintf(text, sizeof(text), "%lld", (long long)e->generation);
+    else if (hf_read_file(INIT_GENERATION, sizeof(text) - 1, &seen, &n) == 0)
+        (void)snprintf(text, sizeof(text), "%.*s", (int)strspn(seen, "0123456789"), seen);
+    else
+        return;
+    hf_res_header(req, "X-Holdfast-Generation", text);
+}
+
 static void apply(struct envd *e, const json_t *body, int64_t timestamp_ns)
 {
     json_t *vars = json_object_get(body, "envVars");
@@ -205,6 +238,10 @@ static void init_body(struct hf_req *req, struct hf_str text, void *arg)
     }
     if (!late)
         apply(e, body, timestamp_ns);
+    live_on(e, json_integer_value(json_object_get(body, "generation")),
+            json_is_true(json_object_get(body, "clone")));
+    if (e->generation)
+        confirm_generation(e, req);
     hf_res_header(req, "X-Envd-Version", ENVD_VERSION);
     hf_res_header(req, "Cache-Control", "no-store");
     hf_res_send(req, 204, NULL, NULL, 0);

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 
 #include "base/clock.h"
+#include "base/id.h"
 #include "base/log.h"
 #include "envd/spawn.h"
 
@@ -74,9 +75,22 @@ struct proc *proc_by_pid(uint32_t pid)
     return found;
 }
 
+struct proc *proc_by_id(struct hf_str id)
+{
+    hf_list_foreach(it, &table)
+    {
+        struct proc *p = hf_list_entry(it, struct proc, link);
+        if (p->state != PROC_STARTING && hf_str_eq(id, p->id))
+            return p;
+    }
+    return NULL;
+}
+
 struct proc *proc_by_tag(const char *tag)
 {
-    struct proc *found = NULL;
+    struct proc *found = proc_by_id(hf_str_c(tag));
+    if (found)
+        return found;
     hf_list_foreach(it, &table)
     {
         struct proc *p = hf_list_entry(it, struct proc, link);
@@ -108,7 +122,7 @@ void proc_status_text(int wait_status, char *out, size_t n)
 static void close_timers(struct proc *p)
 {
     uv_close((uv_handle_t *)&p->stall, handle_closed);
-    uv_close((uv_handle_t *)&p->deadline, handle_closed);
+    awake_close(&p->deadline, handle_closed);
 }
 
 static void forget(struct proc *p)
@@ -123,6 +137,16 @@ static void count_down(void)
 {
     if (--live_count == 0 && mallinfo2().fordblks > TRIM_AT)
         (void)malloc_trim(0);
+}
+
+void proc_resumed(void)
+{
+    hf_list_foreach(it, &table)
+    {
+        struct proc *p = hf_list_entry(it, struct proc, link);
+        if (p->state == PROC_ENDED)
+            p->ended_mono_ms = hf_mono_ms();
+    }
 }
 
 /* Remembers the youngest PROC_ENDED_MAX, and fewer when their output fills the spool. */
@@ -371,9 +395,9 @@ void proc_time_out(struct proc *p)
         hf_log_debug("a process outran its deadline", "pid=%d", (int)p->pid);
 }
 
-static void past_deadline(uv_timer_t *t)
+static void past_deadline(struct awake_timer *t)
 {
-    proc_time_out(t->data);
+    proc_time_out(t->uv.data);
 }
 
 static void starter_timed_out(struct rpc_call *c)
@@ -389,6 +413,8 @@ struct proc *proc_new(struct envd *e, const struct spawned *s, json_t *config, c
     struct proc *p = hf_new(struct proc);
     p->refs = 1;
     p->e = e;
+    p->id[0] = 'x';
+    hf_random_id(p->id + 1, PROC_ID_LEN - 1);
     p->pid = s->pid;
     p->config = config;
     p->tag = tag ? hf_xstrdup(tag) : NULL;
@@ -403,9 +429,11 @@ struct proc *proc_new(struct envd *e, const struct spawned *s, json_t *config, c
     out_init(p, PROC_PTY, s->pty);
     input_init(p, s->in);
     timer_init(p, &p->stall);
-    timer_init(p, &p->deadline);
+    awake_init(e->loop, &p->deadline);
+    p->deadline.uv.data = p;
+    proc_ref(p);
     if (timeout_ms > 0)
-        (void)uv_timer_start(&p->deadline, past_deadline, timeout_ms, 0);
+        awake_start(&p->deadline, timeout_ms, past_deadline);
     p->starter = starter;
     rpc_set_ops(starter, &starter_ops, p);
     if (uv_poll_init(e->loop, &p->status_poll, p->status_fd) < 0)

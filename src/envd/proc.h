@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/list.h"
+#include "envd/awake.h"
 #include "envd/envd.h"
 #include "envd/rpc.h"
 #include "envd/rpcwire.h"
@@ -15,6 +16,7 @@
 #define PROC_PTY_CHUNK 16384u                 /* the same from a PTY */
 #define PROC_READS_PER_WAKE 4                 /* chunks taken before other work gets its turn */
 #define PROC_STALL_MS 2000u                   /* how long a full reader may hold its process up, once */
+#define PROC_ID_LEN 21u                       /* "x" and 20 of [a-z0-9] */
 #define PROC_TAG_MAX 4096u                    /* bytes of a tag */
 #define PROC_ATTACH_MS 30000u                 /* how long an ended process can be connected to */
 #define PROC_ENDED_MAX 64u                    /* ended processes that are remembered */
@@ -49,6 +51,7 @@ struct proc {
     struct hf_list link; /* table: running first come, ended ones in the order of their end */
     unsigned refs;
     struct envd *e;
+    char id[PROC_ID_LEN + 1]; /* exec id: unlike the pid never used twice */
     pid_t pid;
     enum proc_state state;
     char *tag;      /* may be NULL */
@@ -60,7 +63,8 @@ struct proc {
     int wait_status;
     struct proc_out out[PROC_STREAMS];
     bool held; /* reading is stopped for a full reader */
-    uv_timer_t stall, deadline;
+    uv_timer_t stall;
+    struct awake_timer deadline;
     int in_fd; /* -1 = no stdin, or closed */
     uv_poll_t in_poll;
     struct hf_list input;
@@ -80,11 +84,15 @@ void proc_unref(struct proc *p);
 struct spawned;
 struct proc *proc_new(struct envd *e, const struct spawned *s, json_t *config /* taken */, const char *tag,
                       struct rpc_call *starter, uint64_t timeout_ms);
-/* NULL when unknown. By tag: the youngest running one, else the youngest ended one. */
+/* NULL when unknown. By tag: the youngest running one, else the youngest ended one; an exec id is a tag, too.
+ */
 struct proc *proc_by_pid(uint32_t pid);
 struct proc *proc_by_tag(const char *tag);
+struct proc *proc_by_id(struct hf_str id);
 /* The table, for reading. */
 struct hf_list *proc_table(void);
+/* The box goes on after a pause: what had ended before can be connected to for PROC_ATTACH_MS from now. */
+void proc_resumed(void);
 /* True while Connect without a cursor may attach. */
 bool proc_attachable(const struct proc *p);
 /* Signals the leader, with SIGKILL its process group too. 0 or -errno. */

@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "envd/awake.h"
 #include "envd/rpcwire.h"
 #include "wire/connect.h"
 
@@ -31,7 +32,7 @@ struct rpc_call {
     json_t *first;       /* server stream: its one request message */
     size_t first_n;      /* its size on the wire */
     size_t held, queued; /* this call's share of the totals below */
-    uv_timer_t timer;
+    struct awake_timer timer;
 };
 
 static const struct rpc_ops no_ops;
@@ -95,6 +96,12 @@ struct hf_str rpc_header(const struct rpc_call *c, const char *name)
 unsigned rpc_keepalive_s(const struct rpc_call *c)
 {
     return c->keepalive_s;
+}
+
+void rpc_answer_header(struct rpc_call *c, const char *name, const char *value)
+{
+    if (!c->finished && !c->closed)
+        hf_res_header(c->req, name, value);
 }
 
 uint64_t rpc_timeout_ms(const struct rpc_call *c)
@@ -431,7 +438,7 @@ static void req_close(struct hf_req *req)
     note_held(c, 0);
     note_queued(c, 0);
     if (c->timer_active)
-        uv_close((uv_handle_t *)&c->timer, timer_closed);
+        awake_close(&c->timer, timer_closed);
     if (c->ops->on_close)
         c->ops->on_close(c);
     call_unref(c);
@@ -440,9 +447,9 @@ static void req_close(struct hf_req *req)
 static const struct hf_req_ops req_ops = {
     .on_data = req_data, .on_end = req_end, .on_drain = req_drain, .on_close = req_close};
 
-static void timed_out(uv_timer_t *t)
+static void timed_out(struct awake_timer *t)
 {
-    struct rpc_call *c = t->data;
+    struct rpc_call *c = t->uv.data;
     if (c->finished)
         return;
     call_ref(c);
@@ -454,13 +461,11 @@ static void timed_out(uv_timer_t *t)
 
 static void arm_deadline(struct rpc_call *c, uint64_t ms)
 {
-    if (uv_timer_init(c->e->loop, &c->timer) < 0)
-        return;
-    c->timer.data = c;
+    awake_init(c->e->loop, &c->timer);
+    c->timer.uv.data = c;
     c->timer_active = true;
     call_ref(c);
-    uv_update_time(c->e->loop);
-    (void)uv_timer_start(&c->timer, timed_out, ms, 0);
+    awake_start(&c->timer, ms, timed_out);
 }
 
 /* Reads the headers that every call shares; false after the call was failed. */

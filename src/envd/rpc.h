@@ -77,6 +77,8 @@ const char *rpc_user(const struct rpc_call *c);
 /* Request header (lower-case name). */
 struct hf_str rpc_header(const struct rpc_call *c, const char *name);
 
+/* A header of the answer that is to come. */
+void rpc_answer_header(struct rpc_call *c, const char *name, const char *value);
 /* Unary / client stream: the answer (steals the reference). */
 void rpc_reply(struct rpc_call *c, json_t *msg);
 /* Unary: the answer, encoded already in the call's codec (rpc_is_json tells which); p is copied. */

@@ -13,6 +13,7 @@ extern const struct hf_http_handler envd_http_handler;
                              */
 #define INIT_CLOCK_AHEAD_NS (5000 * INT64_C(1000000)) /* … or further ahead than this */
 #define INIT_RUN_DIR "/run/e2b"
+#define INIT_GENERATION "/run/holdfast/generation"    /* in a box: written by the supervisor */
 void init_handle(struct envd *e, struct hf_req *req); /* POST /init */
 void envs_handle(struct envd *e, struct hf_req *req); /* GET /envs */
 void init_defaults(struct envd *e);

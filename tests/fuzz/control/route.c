@@ -22,12 +22,13 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         }
     }
     hf_auto_free char *text = hf_str_dup(s);
-    char id[HF_ROW_ID], version[24] = "";
+    char id[HF_ROW_ID], version[24] = "", generation[24] = "";
     struct hf_err err = {0};
     int status = 0;
     if (hf_validate_sandbox_id(text, id, &err) == 0 && (!*id || strchr(id, '-')))
         abort();
-    if (hf_envd_parse_head(s, &status, version, sizeof(version)) == 1 && (status < 100 || status > 599))
+    if (hf_envd_parse_head(s, &status, version, sizeof(version), generation, sizeof(generation)) == 1 &&
+        (status < 100 || status > 599))
         abort();
     return 0;
 }

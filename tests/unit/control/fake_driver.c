@@ -149,8 +149,12 @@ static void on_conn_alloc(uv_handle_t *h, size_t n, uv_buf_t *buf)
 
 static void answer(struct conn *c, int status)
 {
+    const char *told = strstr(c->f->last_init, "\"generation\":");
+    unsigned long long generation = told ? strtoull(told + 13, NULL, 10) : 0;
     (void)snprintf(c->out, sizeof(c->out),
-                   "HTTP/1.1 %d X\r\nX-Envd-Version: 0.6.13\r\nContent-Length: 0\r\n\r\n", status);
+                   "HTTP/1.1 %d X\r\nX-Envd-Version: 0.6.13\r\nX-Holdfast-Generation: %llu\r\n"
+                   "Content-Length: 0\r\n\r\n",
+                   status, generation + (c->f->other_generation ? 1 : 0));
     uv_buf_t buf = uv_buf_init(c->out, (unsigned)strlen(c->out));
     c->write.data = c;
     (void)uv_write(&c->write, (uv_stream_t *)&c->pipe, &buf, 1, on_conn_written);

@@ -13,6 +13,7 @@ struct hf_fake {
     /* knobs */
     unsigned create_ms, destroy_ms; /* how long the driver takes */
     int fail_create;                /* -errno of the creates to come; 0 = they work */
+    bool other_generation;          /* envd tells another one than it was told */
     int init_status;                /* what envd answers; 0 = it never does; -1 = it closes the connection */
     unsigned freeze_ms, save_ms;
     int fail_freeze, fail_save;   /* -errno; fail_save: of those with memory */

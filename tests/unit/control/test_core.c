@@ -169,6 +169,8 @@ static void test_init_failures(void **state)
 {
     check_init_failure(*state, 500);
     check_init_failure(*state, -1);
+    ((struct hf_harness *)*state)->fake->other_generation = true;
+    check_init_failure(*state, 204);
 }
 
 static void test_kill_during_create(void **state)
@@ -473,11 +475,14 @@ static void test_parse_head(void **state)
 {
     (void)state;
     int status = 0;
-    char version[24] = "";
-#define PARSE(s) hf_envd_parse_head(HF_STR(s), &status, version, sizeof(version))
+    char version[24] = "", generation[24] = "";
+#define PARSE(s) \
+    hf_envd_parse_head(HF_STR(s), &status, version, sizeof(version), generation, sizeof(generation))
     assert_int_equal(PARSE("HTTP/1.1 204 No Content\r\nX-ENVD-Version:  1.2.3\r\n\r\n"), 1);
     assert_int_equal(status, 204);
     assert_string_equal(version, "1.2.3");
+    assert_int_equal(PARSE("HTTP/1.1 204 X\r\nX-Holdfast-Generation: 7\r\n\r\n"), 1);
+    assert_string_equal(generation, "7");
     assert_int_equal(PARSE("HTTP/1.1 401 \r\nA: b\r\n\r\nbody"), 1);
     assert_int_equal(status, 401);
     assert_int_equal(PARSE("HTTP/1.1 204 No"), 0);
