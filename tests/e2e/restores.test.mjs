@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Sandbox } from 'e2b'
-import { api, box, sdk } from './lib/suite.mjs'
+import { api, box, dataPlane, sdk } from './lib/suite.mjs'
 import { until } from './lib/http.mjs'
 
 // Waits for a line, and answers with what its generators give: python's random, OpenSSL below ssl and hashlib, urandom.
@@ -94,4 +94,90 @@ test('the same sandbox after a pause: clock right, generators go on, generation 
   assert.ok(events.some((e) => e.kind === 'sandbox.restored'))
   assert.equal((await again.commands.run('echo $LD_PRELOAD')).stdout.trim(), '/run/holdfast/reseed.so')
   assert.equal((await again.commands.run('echo ok', { envs: { LD_PRELOAD: '' } })).stdout, 'ok\n')
+})
+
+async function pauseAs(sbx, body) {
+  const client = api()
+  assert.equal((await client.json('POST', `/sandboxes/${sbx.sandboxId}/pause`, body)).status, 204)
+  client.close()
+}
+const later = (ms) => new Promise((resolve) => setTimeout(resolve, ms))
+
+for (const depth of ['warm', 'cold'])
+  test(`${depth}: a command’s deadline does not run while it is paused`, { timeout: 60_000 }, async (t) => {
+    const sbx = await box(t, { timeoutMs: 120_000 })
+    const script = 'n=0; while [ ! -e /tmp/go ]; do sleep 0.05; done; echo whole; exit 3'
+    const cmd = await sbx.commands.run(script, { background: true, timeoutMs: 4_000 })
+    await pauseAs(sbx, { depth })
+    await later(6_000)
+    const again = await Sandbox.connect(sbx.sandboxId, sdk)
+    const back = await again.commands.connect(cmd.pid)
+    await again.files.write('/tmp/go', '')
+    const end = await back.wait().then((r) => r, (e) => e)
+    assert.deepEqual([end.exitCode, end.stdout], [3, 'whole\n'])
+  })
+
+test('a deadline is still one after a resume', { timeout: 60_000 }, async (t) => {
+  const sbx = await box(t, { timeoutMs: 120_000 })
+  const cmd = await sbx.commands.run('sleep 1000', { background: true, timeoutMs: 3_000 })
+  await pauseAs(sbx, { depth: 'cold' })
+  await Sandbox.connect(sbx.sandboxId, sdk)
+  const envd = dataPlane(sbx, 49983)
+  t.after(() => envd.close())
+  await until('it was ended', async () => (await envd.json('GET', `/holdfast/exec/${cmd.pid}`)).json.timed_out)
+})
+
+test('an exec is found by its id after ten pauses, its output whole from every cursor', { timeout: 120_000 }, async (t) => {
+  const sbx = await box(t, { timeoutMs: 300_000, envs: { COLOUR: 'green' } })
+  const script = 'i=0; while [ ! -e /tmp/end ]; do i=$((i+1)); echo line $i; sleep 0.02; done; exit 9'
+  const cmd = await sbx.commands.run(script, { background: true, timeoutMs: 0 })
+  const envd = dataPlane(sbx, 49983)
+  t.after(() => envd.close())
+  const exec = async (which) => (await envd.json('GET', `/holdfast/exec/${which}`)).json
+  const { exec_id: id } = await exec(cmd.pid)
+  assert.match(id, /^x[a-z0-9]{20}$/)
+  let seen = ''
+  for (let i = 0; i < 10; i++) {
+    await pauseAs(sbx, { depth: 'cold' })
+    await Sandbox.connect(sbx.sandboxId, sdk)
+    assert.deepEqual([(await exec(id)).pid, (await exec(id)).running], [cmd.pid, true])
+    const all = (await envd.request('GET', `/holdfast/exec/${id}/stdout?from=0`)).body.toString()
+    assert.ok(all.startsWith(seen), 'what was there is there')
+    const rest = (await envd.request('GET', `/holdfast/exec/${id}/stdout?from=${seen.length}`)).body.toString()
+    assert.ok(rest.startsWith(all.slice(seen.length)))
+    seen = all
+  }
+  assert.equal((await sbx.commands.run('echo $COLOUR')).stdout, 'green\n', 'the environment is kept, too')
+  await sbx.files.write('/tmp/end', '')
+  await until('it ended', async () => !(await exec(id)).running)
+  const { exit_code, pid } = await exec(id)
+  assert.deepEqual([exit_code, pid], [9, cmd.pid])
+  const lines = (await envd.request('GET', `/holdfast/exec/${id}/stdout?from=0`)).body.toString().trimEnd().split('\n')
+  assert.ok(lines.every((l, i) => l === `line ${i + 1}`), 'no line is lost and none twice')
+})
+
+// A listener and a connection out of the box's own; a pause keeps the first and ends the second at once.
+const NET = `
+import socket, os, time
+s = socket.create_server(('127.0.0.1', 7070)); out = socket.create_connection(('127.0.0.1', 7070)); peer, _ = s.accept()
+begin = time.monotonic(); open('/tmp/ready', 'w').close()
+while not os.path.exists('/tmp/go'): time.sleep(0.01)
+try: r = 'open' if out.recv(1) else 'closed'
+except OSError as e: r = type(e).__name__
+new = socket.create_connection(('127.0.0.1', 7070)); s.accept()[0].sendall(b'x')
+with open('/tmp/n.new', 'w') as f: f.write(f"{r} {new.recv(1).decode()} {time.monotonic() >= begin}")
+os.rename('/tmp/n.new', '/tmp/net')
+`
+test('listeners are kept, connections end at once, monotonic time goes on', { timeout: 60_000 }, async (t) => {
+  const sbx = await box(t, { timeoutMs: 120_000 })
+  await sbx.files.write('/tmp/n.py', NET)
+  ;(await sbx.commands.run('exec python3 /tmp/n.py', { background: true, timeoutMs: 0 })).wait().catch(() => {})
+  await until('it is ready', async () => await sbx.files.exists('/tmp/ready'))
+  await pauseAs(sbx, { depth: 'cold' })
+  await Sandbox.connect(sbx.sandboxId, sdk)
+  await sbx.files.write('/tmp/go', '')
+  await until('it answered', async () => await sbx.files.exists('/tmp/net'))
+  const [connection, listener, monotonic] = (await sbx.files.read('/tmp/net')).split(' ')
+  assert.notEqual(connection, 'open')
+  assert.deepEqual([listener, monotonic], ['x', 'True'])
 })
