@@ -412,8 +412,8 @@ static void delete_one(struct hf_call *call)
     int r = hf_snapshot_resolve(call->c, call->tenant, call->param[0], &row, &err);
     if (r < 0)
         hf_call_err(call, &err);
-    else if (r == 0)
-        hf_call_empty(call, 204);
+    else if (r == 0) /* one that is not listed may still be there, and be in use */
+        hf_snapshot_delete(call->c, call->tenant, call->param[0], on_deleted, call);
     else
         hf_call_delete_snapshot(call, &row);
 }
