@@ -123,7 +123,8 @@ static int load(struct hf_config *cfg, const struct hf_args *a, struct hf_err *e
 static int run(struct hf_cli *cli, const struct hf_args *args)
 {
     static const struct hf_check *const groups[] = {hf_doctor_userns, hf_doctor_rights, hf_doctor_kernel,
-                                                    hf_doctor_disk,   hf_doctor_net,    hf_doctor_host};
+                                                    hf_doctor_disk,   hf_doctor_net,    hf_doctor_memory,
+                                                    hf_doctor_host};
     struct hf_err err = {0};
     struct hf_config cfg;
     struct tally t = {0};

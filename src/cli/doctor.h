@@ -1,6 +1,7 @@
 /* `holdfast doctor`: what this machine has, what each missing thing costs, and the command that fixes it. */
 #pragma once
 
+#include "base/buf.h"
 #include "base/err.h"
 #include "control/config.h"
 
@@ -39,6 +40,7 @@ extern const struct hf_check hf_doctor_rights[]; /* doctor_host.c */
 extern const struct hf_check hf_doctor_kernel[]; /* doctor_kernel.c */
 extern const struct hf_check hf_doctor_disk[];   /* doctor_disk.c */
 extern const struct hf_check hf_doctor_net[];    /* doctor_net.c */
+extern const struct hf_check hf_doctor_memory[]; /* doctor_memory.c */
 extern const struct hf_check hf_doctor_host[];   /* doctor_host.c */
 
 /* Path of a program of ours: the setting, or beside the running one. malloc'ed. */
@@ -63,6 +65,9 @@ int hf_probe(int (*fn)(void *arg, struct hf_err *err), void *arg, unsigned timeo
 int hf_probe_in_userns(int flags, int (*fn)(void *arg, struct hf_err *err), void *arg, struct hf_err *err);
 /* As above, and gives the descriptor of the user namespace (the process is gone). */
 int hf_probe_userns_fd(int *ret_fd, struct hf_err *err) HF_MUST_USE;
+
+/* Inside a probe: the program's standard output, read 64 KiB at once; -EIO when it does not end with 0. */
+int hf_probe_run(const char *program, const char *const argv[], struct hf_buf *out) HF_MUST_USE;
 
 /* A number from a file of /proc; -1 when it is not there. */
 long long hf_probe_number(const char *path);

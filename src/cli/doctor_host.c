@@ -39,7 +39,7 @@ static const struct cap needed_caps[] = {
 static const struct cap useful_caps[] = {
     {CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "limits such as open files can't be raised above ours"},
     {CAP_NET_ADMIN, "CAP_NET_ADMIN", "no network for sandboxes: no wire, no policy"},
-    {CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "no memory images (a later part)"},
+    {CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "no memory images: CRIU needs it"},
 };
 
 static uint64_t effective_caps(void)
@@ -147,7 +147,7 @@ static const char *const controllers[][2] = {
     {"memory", "no memory limit and no report of what used it"},
     {"cpu", "no processor share"},
     {"pids", "a fork bomb takes the host's process table"},
-    {"freezer", "a sandbox is killed process by process"},
+    {"freezer", "no pauses and no snapshots; a sandbox is killed process by process"},
     {"blkio", "no disk bandwidth limit"},
 };
 
@@ -315,18 +315,6 @@ static void check_kvm(const struct hf_doctor *d, struct hf_check_result *ret)
                  "no usable /dev/kvm; nothing needs it yet, sandboxes share the host's kernel");
 }
 
-static void check_criu(const struct hf_doctor *d, struct hf_check_result *ret)
-{
-    static const char *const paths[] = {"/usr/sbin/criu", "/usr/local/sbin/criu", "/usr/bin/criu"};
-    (void)d;
-    for (size_t i = 0; i < HF_ARRAY_LEN(paths); i++)
-        if (access(paths[i], X_OK) == 0) {
-            hf_check_set(ret, HF_CHECK_OK, "%s; memory images that want it are a later part", paths[i]);
-            return;
-        }
-    hf_check_set(ret, HF_CHECK_INFO, "not installed; nothing needs it yet");
-}
-
 const struct hf_check hf_doctor_rights[] = {
     {"root", "root's rights", check_root},
     {"caps", "useful capabilities", check_useful},
@@ -334,13 +322,8 @@ const struct hf_check hf_doctor_rights[] = {
 };
 
 const struct hf_check hf_doctor_host[] = {
-    {"cgroup", "cgroups", check_cgroup},
-    {"programs", "helper programs", check_programs},
-    {"run_dir", "run directory", check_run_dir},
-    {"listen", "address", check_port},
-    {"nofile", "open files", check_nofile},
-    {"lsm", "AppArmor, SELinux", check_lsm},
-    {"kvm", "KVM (later)", check_kvm},
-    {"criu", "CRIU (later)", check_criu},
-    {0},
+    {"cgroup", "cgroups", check_cgroup},         {"programs", "helper programs", check_programs},
+    {"run_dir", "run directory", check_run_dir}, {"listen", "address", check_port},
+    {"nofile", "open files", check_nofile},      {"lsm", "AppArmor, SELinux", check_lsm},
+    {"kvm", "KVM (later)", check_kvm},           {0},
 };

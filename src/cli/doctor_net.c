@@ -3,9 +3,7 @@
 #include <fcntl.h>
 #include <jansson.h>
 #include <sched.h>
-#include <spawn.h>
 #include <stdio.h>
-#include <sys/wait.h>
 
 #include "base/buf.h"
 #include "base/path.h"
@@ -130,39 +128,6 @@ static void check_ipv6(const struct hf_doctor *d, struct hf_check_result *ret)
 
 /* ---- the host's own firewall ---- */
 
-static int run_nft(const char *const argv[], struct hf_buf *out)
-{
-    extern char **environ;
-    const char *program = hf_nft_program();
-    posix_spawn_file_actions_t acts;
-    int fds[2];
-    pid_t pid;
-    if (!program || pipe2(fds, O_CLOEXEC) < 0)
-        return -ENOENT;
-    hf_auto_close int from = fds[0], to = fds[1];
-    if (posix_spawn_file_actions_init(&acts) != 0)
-        return -ENOMEM;
-    int r = posix_spawn_file_actions_adddup2(&acts, to, 1);
-    if (r == 0)
-        r = posix_spawn_file_actions_addopen(&acts, 2, "/dev/null", O_WRONLY, 0);
-    if (r == 0)
-        r = posix_spawn(&pid, program, &acts, NULL, (char *const *)(uintptr_t)argv, environ);
-    (void)posix_spawn_file_actions_destroy(&acts);
-    if (r)
-        return -r;
-    to = hf_close(to);
-    for (ssize_t n = 1; r == 0 && n > 0;) {
-        r = hf_buf_reserve(out, 65536);
-        n = r < 0 ? 0 : read(from, out->p + out->n, 65535);
-        out->n += (size_t)HF_MAX(n, (ssize_t)0);
-    }
-    from = hf_close(from);
-    int status = 0;
-    if (waitpid(pid, &status, 0) < 0 || status)
-        return -EIO;
-    return r;
-}
-
 /* A chain of somebody else's that sees forwarded packets and drops what it does not know: every one of them
  * must accept a packet, ours can't overrule it. Its name, or "". */
 static void find_dropper(const json_t *all, char *out, size_t n)
@@ -192,7 +157,8 @@ static int probe_firewall(void *arg, struct hf_err *err)
     hf_auto_buf struct hf_buf out = HF_BUF_INIT(NFT_OUTPUT_MAX);
     char name[160];
     (void)arg;
-    int r = run_nft(argv, &out);
+    const char *nft = hf_nft_program();
+    int r = nft ? hf_probe_run(nft, argv, &out) : -ENOENT;
     if (r < 0)
         return hf_err_set(err, r, "the host's rules can't be read");
     json_auto_t *all = json_loadb(out.p ? out.p : "", out.n, 0, NULL);

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/prctl.h>
@@ -40,6 +41,38 @@ void hf_check_fix(struct hf_check_result *r, const char *fmt, ...)
     va_start(ap, fmt);
     (void)vsnprintf(r->fix, sizeof(r->fix), fmt, ap);
     va_end(ap);
+}
+
+int hf_probe_run(const char *program, const char *const argv[], struct hf_buf *out)
+{
+    extern char **environ;
+    posix_spawn_file_actions_t acts;
+    int fds[2];
+    pid_t pid;
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return -errno;
+    hf_auto_close int from = fds[0], to = fds[1];
+    if (posix_spawn_file_actions_init(&acts) != 0)
+        return -ENOMEM;
+    int r = posix_spawn_file_actions_adddup2(&acts, to, 1);
+    if (r == 0)
+        r = posix_spawn_file_actions_addopen(&acts, 2, "/dev/null", O_WRONLY, 0);
+    if (r == 0)
+        r = posix_spawn(&pid, program, &acts, NULL, (char *const *)(uintptr_t)argv, environ);
+    (void)posix_spawn_file_actions_destroy(&acts);
+    if (r)
+        return -r;
+    to = hf_close(to);
+    for (ssize_t n = 1; r == 0 && n > 0;) {
+        r = hf_buf_reserve(out, 65536);
+        n = r < 0 ? 0 : read(from, out->p + out->n, 65535);
+        out->n += (size_t)HF_MAX(n, (ssize_t)0);
+    }
+    from = hf_close(from);
+    int status = 0;
+    if (waitpid(pid, &status, 0) < 0 || status)
+        return -EIO;
+    return r;
 }
 
 long long hf_probe_number(const char *path)

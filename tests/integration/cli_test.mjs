@@ -464,6 +464,29 @@ test('doctor: tries, tells, leaves nothing', async () => {
   assert.match(long.stdout, /too long/)
 })
 
+test('doctor: the freezer stops a process, CRIU saves one', async (t) => {
+  if (process.getuid() !== 0) return t.skip('needs root')
+  const check = async (id, env) => {
+    const r = await run(['doctor', '--listen', '127.0.0.1:0', '--json'], { env })
+    return JSON.parse(r.stdout).checks.find((c) => c.id === id)
+  }
+  const pause = await check('pause', {})
+  assert.ok(['ok', 'warn'].includes(pause.status), JSON.stringify(pause))
+  const none = await check('memory', { HOLDFAST_CRIU: '/no/criu' })
+  assert.equal(none.status, 'warn')
+  assert.match(none.detail, /no CRIU at \/no\/criu/)
+  assert.match(none.fix, /dev setup/)
+  /* a program that takes the request and does nothing */
+  const bad = await check('memory', { HOLDFAST_CRIU: '/bin/true' })
+  assert.equal(bad.status, 'warn')
+  assert.match(bad.detail, /could not be saved/)
+  assert.match(bad.cost, /not running processes/)
+  const own = await check('memory', {})
+  if (/no CRIU at/.test(own.detail)) return t.skip('no CRIU: ./dev setup')
+  assert.equal(own.status, 'ok', JSON.stringify(own))
+  assert.match(own.detail, /CRIU \d+\.\d+.* saved a process and restored it/)
+})
+
 test('doctor: the network, and a firewall of the host that stands in its way', async (t) => {
   const script = `nft add table ip filter && nft 'add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }' && "${BIN}" doctor --listen 127.0.0.1:0 --json || true`
   if (process.getuid() !== 0) return t.skip('needs root')
