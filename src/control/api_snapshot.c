@@ -489,6 +489,10 @@ static void on_imported(void *arg, const struct hf_snapshot_row *row, const stru
     call->data = NULL;
     if (call->req)
         hf_req_resume(call->req); /* what still comes of a refused file is thrown away */
+    if (err && err->r == -EXDEV)
+        hf_call_hint(call,
+                     "where its template is missing: holdfast snapshot export --template on the machine "
+                     "that it comes from");
     if (err)
         hf_call_err(call, err);
     else

@@ -2,6 +2,7 @@
  * its bytes at the other. */
 #include <fcntl.h>
 #include <stdio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -26,6 +27,7 @@ struct hf_snapshot_stream {
     bool held_back;
     struct hf_snapshot_meta meta; /* the worker's while working */
     uint64_t exclusive, shared;   /* likewise */
+    int64_t template_bytes;       /* likewise */
     struct hf_err err;            /* likewise */
     char chunk[65536];
 };
@@ -208,7 +210,8 @@ static void add_template(struct hf_snapshot_stream *s, struct hf_meta_batch *b)
     struct hf_template_row t;
     if (hf_get_template(s->c->meta, s->meta.template_id, &t) != 0)
         return;
-    t = (struct hf_template_row){.created_ms = s->row.created_ms, .updated_ms = s->row.created_ms};
+    t = (struct hf_template_row){
+        .created_ms = s->row.created_ms, .updated_ms = s->row.created_ms, .bytes = s->template_bytes};
     (void)snprintf(t.id, sizeof(t.id), "%s", s->meta.template_id);
     (void)snprintf(t.tenant, sizeof(t.tenant), "%s", s->row.tenant);
     (void)snprintf(t.name, sizeof(t.name), "imported-%s", s->meta.template_id);
@@ -241,8 +244,11 @@ static void publish(struct hf_snapshot_stream *s)
 static void import_work(void *arg)
 {
     struct hf_snapshot_stream *s = arg;
+    struct stat st;
     int r = hf_snapshot_import(s->data_dir, s->row.id, s->worker_fd, &s->meta, &s->err);
     hf_killpoint("snapshot.imported");
+    hf_auto_free char *image = hf_xasprintf("%s/pool/templates/%s.img", s->data_dir, s->meta.template_id);
+    s->template_bytes = stat(image, &st) == 0 ? (int64_t)st.st_size : 0;
     if (r == 0)
         r = hf_snapshot_usage(s->data_dir, s->row.id, &s->exclusive, &s->shared, &s->err);
     if (r < 0 && !s->err.r)

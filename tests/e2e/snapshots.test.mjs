@@ -8,7 +8,7 @@ import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { Sandbox } from 'e2b'
 import { api, box, daemonFacts, otherSdk, rejects, sdk, url } from './lib/suite.mjs'
-import { HOLDFAST } from './lib/daemon.mjs'
+import { Daemon, HOLDFAST } from './lib/daemon.mjs'
 import { until } from './lib/http.mjs'
 
 const exec = promisify(execFile)
@@ -258,6 +258,35 @@ test('export and import: one file, and not for everybody', { timeout: 120_000 },
   t.after(() => client.close())
   const r = await client.request('POST', '/v1/snapshots/import', { body: whole })
   assert.equal(r.status, 403)
+})
+
+test('a snapshot moves to another machine, with the template that it stands on', { timeout: 120_000 }, async (t) => {
+  const dir = mkdtempSync(path.join(tmpdir(), 'hf-move-'))
+  const sbx = await box(t)
+  await remembering(sbx)
+  await remember(sbx, 'one')
+  const id = await holdfast('snapshot', 'create', sbx.sandboxId)
+  const bare = await holdfast('snapshot', 'export', id, path.join(dir, 'bare.hfsnap'))
+  const whole = await holdfast('snapshot', 'export', id, path.join(dir, 'whole.hfsnap'), '--template')
+  await holdfast('snapshot', 'rm', id)
+  // Another data directory is another machine to holdfast.
+  const other = await new Daemon({ data: path.join(dir, 'other'), env: { HOLDFAST_WARM_POOL: '0', HOLDFAST_NETWORK: 'off' } }).start()
+  t.after(async () => {
+    await other.finish().catch(() => other.kill9())
+    rmSync(dir, { recursive: true, force: true })
+  })
+  const there = { ...(await other.sdk()), timeoutMs: 300_000 }
+  const refused = await other.cli(['snapshot', 'import', bare], { ok: false })
+  assert.match(refused.stderr, /template/)
+  const moved = (await other.cli(['snapshot', 'import', whole])).stdout.trim()
+  const child = await Sandbox.create(moved, there)
+  assert.equal(await remember(child, 'two'), 'one two')
+  assert.equal((await other.cli(['snapshot', 'verify', moved])).stdout.trim(), `${moved}: good`)
+  await child.kill()
+  const template = (await other.cli(['template', 'ls', '--quiet'])).stdout.trim()
+  assert.match((await other.cli(['template', 'rm', template], { ok: false })).stderr, new RegExp(moved))
+  await other.cli(['snapshot', 'rm', moved])
+  await other.cli(['template', 'rm', template])
 })
 
 test('what conflicts says with whom', async (t) => {
