@@ -31,6 +31,7 @@
 /* Causes, as they appear in rows and events. */
 #define HF_CAUSE_API "api"
 #define HF_CAUSE_TRAFFIC "traffic"         /* resumed by a request */
+#define HF_CAUSE_SESSION "session"         /* resumed, because its session was opened */
 #define HF_CAUSE_DELAY "delay"             /* a warm pause became cold */
 #define HF_CAUSE_PRESSURE "pressure"       /* … because memory was short */
 #define HF_CAUSE_SHUTDOWN "shutdown"       /* … because the host goes down */

@@ -5,6 +5,7 @@
 #include "base/fault.h"
 #include "base/log.h"
 #include "control/envd_client.h"
+#include "control/persist.h"
 #include "control/present.h"
 #include "session/session_int.h"
 
@@ -61,6 +62,12 @@ static json_t *stamped(const struct session_op *op)
     return m;
 }
 
+static int64_t life_of(const struct session_op *op)
+{
+    return op->ask.timeout_s ? op->ask.timeout_s
+                             : HF_MIN((int64_t)HF_SESSION_TIMEOUT_S, (int64_t)op->s->c->cfg->max_timeout_s);
+}
+
 static void create_sandbox(struct session_op *op)
 {
     struct hf_control *c = op->s->c;
@@ -70,9 +77,6 @@ static void create_sandbox(struct session_op *op)
         return;
     }
     json_auto_t *metadata = stamped(op);
-    int64_t timeout_s = op->ask.timeout_s
-                            ? op->ask.timeout_s
-                            : HF_MIN((int64_t)HF_SESSION_TIMEOUT_S, (int64_t)c->cfg->max_timeout_s);
     struct hf_create_req req = {.tenant = op->tenant,
                                 .template_id = op->template_id,
                                 .alias = op->alias,
@@ -80,7 +84,7 @@ static void create_sandbox(struct session_op *op)
                                 .memory_bytes = op->ask.limits.memory_bytes,
                                 .disk_bytes = op->ask.limits.disk_bytes,
                                 .pids_max = op->ask.limits.pids_max,
-                                .timeout_s = timeout_s,
+                                .timeout_s = life_of(op),
                                 .metadata = metadata,
                                 .env = op->ask.env,
                                 .network = op->ask.network,
@@ -177,10 +181,17 @@ static void claim_again(struct session_op *op, struct hf_sandbox *sb)
     hf_control_event(op->s->c, op->tenant, sb->row.id, op->row.id, "session.claimed", "", op->row.key);
 }
 
-/* The oldest living one; *ret_other: one that must be gone first. */
+static bool asleep(const struct hf_sandbox *sb)
+{
+    return sb->state == HF_PAUSING || sb->state == HF_PAUSED || sb->state == HF_RESUMING;
+}
+
+/* The oldest running one, the bound one before others; where none runs, one that sleeps. *ret_other: one that
+ * must be gone first. */
 static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_other)
 {
     struct hf_sandbox *best = NULL;
+    int best_rank = 0;
     *ret_other = NULL;
     hf_list_foreach(it, &op->s->c->list)
     {
@@ -188,11 +199,11 @@ static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_
         if (hf_state_ended(sb->state) || strcmp(sb->row.session_id, op->row.id) != 0)
             continue;
         bool bound = strcmp(sb->row.id, op->row.sandbox_id) == 0;
-        if (sb->state != HF_RUNNING) {
-            *ret_other = sb;
-        } else if (!best || bound) {
+        int rank = sb->state == HF_RUNNING ? 3 + bound : asleep(sb) ? 1 + bound : 0;
+        if (rank > best_rank) {
             *ret_other = best ? best : *ret_other;
             best = sb;
+            best_rank = rank;
         } else {
             *ret_other = sb;
         }
@@ -243,6 +254,26 @@ static void check_alive(struct session_op *op, struct hf_sandbox *sb)
                          probe);
 }
 
+/* What it was doing goes on. At failure it sleeps on, with all that it has: whoever wants a new one kills it. */
+static void on_awake(void *arg, struct hf_sandbox *awake, const struct hf_err *err)
+{
+    struct session_op *op = ((struct probe *)arg)->op;
+    struct hf_sandbox *sb = ((struct probe *)arg)->sb;
+    free(arg);
+    if (awake || !asleep(sb)) /* killed meanwhile: the session goes on without it */
+        bind_step(op);
+    else
+        hf_session_fail(op, err);
+    hf_sandbox_unref(sb);
+}
+
+static void wake(struct session_op *op, struct hf_sandbox *sb)
+{
+    struct probe *probe = hf_new(struct probe);
+    *probe = (struct probe){op, hf_sandbox_ref(sb)};
+    hf_sandbox_resume(sb, life_of(op), HF_CAUSE_SESSION, on_awake, probe);
+}
+
 static void bind_step(struct session_op *op)
 {
     struct hf_sandbox *other = NULL, *sb = choose(op, &other);
@@ -259,6 +290,10 @@ static void bind_step(struct session_op *op)
     }
     if (!sb) {
         ensure_volume(op);
+        return;
+    }
+    if (asleep(sb)) {
+        wake(op, sb);
         return;
     }
     if (op->ask.timeout_s)

@@ -63,6 +63,28 @@ test('callers race while the sandbox is being killed: one living sandbox at the 
   }
 })
 
+test('a paused sandbox is its session’s still: opened, it goes on, however many ask', { timeout: 60_000 }, async (t) => {
+  const { client, open } = setup(t)
+  const { sandbox } = await open()
+  let sbx = await Sandbox.connect(sandbox.id, sdk)
+  const { pid } = await sbx.commands.run('while :; do date +%s%N > /workspace/n; sleep 0.02; done', { background: true, timeoutMs: 0 })
+  for (const depth of ['warm', 'cold']) {
+    await client.call('POST', `/sandboxes/${sandbox.id}/pause`, { depth })
+    const answers = await Promise.all(Array.from({ length: 10 }, () => open({ timeout: 120 })))
+    assert.deepEqual([...new Set(answers.map((a) => a.sandbox.id))], [sandbox.id])
+    assert.equal(answers[0].sandbox.state, 'running')
+    sbx = await Sandbox.connect(sandbox.id, sdk)
+    const counts = (await sbx.commands.run('cat /workspace/n; sleep 0.3; cat /workspace/n')).stdout.trim().split('\n')
+    assert.notEqual(counts[0], counts[1], `it stands still after a ${depth} pause`)
+    assert.ok((await sbx.commands.list()).some((p) => p.pid === pid))
+  }
+  await client.call('POST', `/sandboxes/${sandbox.id}/pause`, { depth: 'cold' })
+  const [, raced] = await Promise.all([Sandbox.kill(sandbox.id, sdk), open()])
+  const last = await open()
+  assert.ok([sandbox.id, last.sandbox.id].includes(raced.sandbox.id))
+  assert.equal((await (await Sandbox.connect(last.sandbox.id, sdk)).commands.run('test -s /workspace/n && echo ok')).stdout, 'ok\n')
+})
+
 test('close ends the sandbox and keeps the workspace; delete removes it', async (t) => {
   const { client, key, open } = setup(t)
   const first = await open()
