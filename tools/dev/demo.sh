@@ -2,7 +2,8 @@
 # usage: ./dev demo [--json]
 #
 # The main job, end to end, with the published e2b SDK: a session whose sandbox is destroyed four ways under it
-# and which goes on with everything it had. Installs, builds and makes the base template first where needed.
+# and which goes on with everything it had; then a program that keeps its memory through a pause, a killed daemon
+# and a snapshot. Installs, builds and makes the base template first where needed.
 # --json prints the result as JSON on stdout (progress stays on stderr). Exit 0 only if everything held.
 # The data directory is .cache/demo, or $HOLDFAST_DEMO_DATA.
 
