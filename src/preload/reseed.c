@@ -10,17 +10,18 @@
  * generation.
  *
  * Python's `random` can't be told that way. The supervisor sends HF_RESEED_SIGNAL to clones that catch it;
- * the handler asks the interpreter for a call at its next safe point (Py_AddPendingCall may be used in a
- * handler).
+ * the handler asks the interpreter for a call at its next safe point (Py_AddPendingCall).
  *
- * Linked against nothing, so that it loads into programs of any libc; what it calls is looked up in the
- * program. */
+ * Linked against nothing, so that it loads into programs of any libc. What it calls is looked up in the
+ * program: syscall, sigaction and __errno_location, which every libc has. */
 #include <dlfcn.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "preload/reseed.h"
@@ -28,6 +29,8 @@
 #define PAGE 4096u
 #define PID_BITS 22 /* the largest pid of Linux has that many */
 #define CALLERS 16u
+#define AGAIN_MS 2u        /* after that long the interpreter is asked again, then after twice of it … */
+#define AGAIN_MAX_MS 2000u /* … up to this */
 
 #pragma GCC visibility push(default)
 pid_t getpid(void);
@@ -110,6 +113,23 @@ pid_t getpid(void)
     return (pid_t)((uint32_t)pid | ((uint32_t)(now - first) & 0x1ffu) << PID_BITS);
 }
 
+static volatile int asked; /* for a call that did not come yet */
+static int timer = -1;
+static unsigned again_ms;
+
+/* A main thread that waits for a lock goes back to waiting after the first signal, since it was taken out of
+ * a system call that is made anew. A later one interrupts it (so no SA_RESTART), and Python then looks for
+ * pending calls. */
+static void ask_again(void)
+{
+    struct itimerspec at = {.it_value = {.tv_sec = again_ms / 1000, .tv_nsec = again_ms % 1000 * 1000000}};
+    struct sigevent ev = {.sigev_notify = SIGEV_SIGNAL, .sigev_signo = HF_RESEED_SIGNAL};
+    if (syscall(SYS_timer_settime, timer, 0, &at, NULL) == 0)
+        return;
+    if (syscall(SYS_timer_create, CLOCK_MONOTONIC, &ev, &timer) == 0)
+        (void)syscall(SYS_timer_settime, timer, 0, &at, NULL);
+}
+
 static int reseed(void *arg)
 {
     static const char text[] = "import sys\n"
@@ -118,6 +138,9 @@ static int reseed(void *arg)
                                "    if _m is not None: _m.seed()\n"
                                "del _n, _m\n";
     (void)arg;
+    asked = 0; /* first: a clone that is made from here on has to do it again */
+    (void)syscall(SYS_timer_delete, timer);
+    timer = -1;
     if (PyRun_SimpleString)
         (void)PyRun_SimpleString(text);
     return 0;
@@ -125,24 +148,29 @@ static int reseed(void *arg)
 
 static void on_clone(int sig)
 {
+    int saved = errno;
     (void)sig;
-    if (Py_AddPendingCall)
-        (void)Py_AddPendingCall(reseed, NULL);
+    again_ms = timer < 0 ? AGAIN_MS : again_ms < AGAIN_MAX_MS ? again_ms * 2 : again_ms;
+    if (!asked)
+        asked = Py_AddPendingCall(reseed, NULL) == 0;
+    ask_again();
+    errno = saved;
 }
 
 __attribute__((constructor)) static void begin(void)
 {
-    int fd = open(HF_RESEED_GENERATION, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
+    int saved = errno;
+    long fd = syscall(SYS_openat, AT_FDCWD, HF_RESEED_GENERATION, O_RDONLY | O_CLOEXEC);
+    long p = fd < 0 ? -1 : syscall(SYS_mmap, NULL, (size_t)PAGE, PROT_READ, MAP_SHARED, fd, 0L);
+    if (fd >= 0)
+        (void)syscall(SYS_close, fd);
+    errno = saved;
+    if (p == -1)
         return;
-    void *p = mmap(NULL, PAGE, PROT_READ, MAP_SHARED, fd, 0);
-    (void)close(fd);
-    if (p == MAP_FAILED)
-        return;
-    page = p;
+    page = (const volatile char *)p;
     first = read_generation();
     if (Py_AddPendingCall) {
-        struct sigaction old, act = {.sa_handler = on_clone, .sa_flags = SA_RESTART};
+        struct sigaction old, act = {.sa_handler = on_clone};
         if (sigaction(HF_RESEED_SIGNAL, NULL, &old) == 0 && old.sa_handler == SIG_DFL)
             (void)sigaction(HF_RESEED_SIGNAL, &act, NULL);
     }

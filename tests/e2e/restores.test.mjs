@@ -96,6 +96,35 @@ test('the same sandbox after a pause: clock right, generators go on, generation 
   assert.equal((await again.commands.run('echo ok', { envs: { LD_PRELOAD: '' } })).stdout, 'ok\n')
 })
 
+// The main thread waits for the others, as that of many servers does.
+const THREADS = `
+import random, threading, time
+random.seed(1); old = random.getstate()
+def work():
+    open('/tmp/ready', 'w').close()
+    while random.getstate() == old: time.sleep(0.01)
+    with open('/tmp/t.new', 'w') as f: f.write(str(random.random()))
+    import os; os.rename('/tmp/t.new', '/tmp/thread')
+    time.sleep(1000)
+t = threading.Thread(target=work); t.start(); t.join()
+`
+test('python with threads: its random is seeded anew while the main thread waits', { timeout: 60_000 }, async (t) => {
+  const sbx = await box(t, { timeoutMs: 300_000 })
+  await sbx.files.write('/tmp/t.py', THREADS)
+  ;(await sbx.commands.run('exec python3 /tmp/t.py', { background: true, timeoutMs: 0 })).wait().catch(() => {})
+  await until('it is ready', async () => await sbx.files.exists('/tmp/ready'))
+  const children = await sbx.fork({ count: 4, timeoutMs: 300_000 })
+  t.after(() => Promise.all(children.map((c) => c.kill?.())))
+  const all = await Promise.all(
+    children.map(async (c) => {
+      await until('it was seeded', async () => await c.files.exists('/tmp/thread'))
+      return await c.files.read('/tmp/thread')
+    })
+  )
+  distinct(all, 'random.random() of a thread')
+  assert.equal(await sbx.files.exists('/tmp/thread'), false, 'the parent goes on with its series')
+})
+
 async function pauseAs(sbx, body) {
   const client = api()
   assert.equal((await client.json('POST', `/sandboxes/${sbx.sandboxId}/pause`, body)).status, 204)
@@ -160,12 +189,12 @@ test('an exec is found by its id after ten pauses, its output whole from every c
 const NET = `
 import socket, os, time
 s = socket.create_server(('127.0.0.1', 7070)); out = socket.create_connection(('127.0.0.1', 7070)); peer, _ = s.accept()
-begin = time.monotonic(); open('/tmp/ready', 'w').close()
+begin = time.monotonic(); wall = time.time(); open('/tmp/ready', 'w').close()
 while not os.path.exists('/tmp/go'): time.sleep(0.01)
 try: r = 'open' if out.recv(1) else 'closed'
 except OSError as e: r = type(e).__name__
 new = socket.create_connection(('127.0.0.1', 7070)); s.accept()[0].sendall(b'x')
-with open('/tmp/n.new', 'w') as f: f.write(f"{r} {new.recv(1).decode()} {time.monotonic() >= begin}")
+with open('/tmp/n.new', 'w') as f: f.write(f"{r} {new.recv(1).decode()} {0 <= time.monotonic() - begin < time.time() - wall - 2}")
 os.rename('/tmp/n.new', '/tmp/net')
 `
 test('listeners are kept, connections end at once, monotonic time goes on', { timeout: 60_000 }, async (t) => {
@@ -174,6 +203,7 @@ test('listeners are kept, connections end at once, monotonic time goes on', { ti
   ;(await sbx.commands.run('exec python3 /tmp/n.py', { background: true, timeoutMs: 0 })).wait().catch(() => {})
   await until('it is ready', async () => await sbx.files.exists('/tmp/ready'))
   await pauseAs(sbx, { depth: 'cold' })
+  await later(2_500) // the wall clock counts that, the monotonic one does not
   await Sandbox.connect(sbx.sandboxId, sdk)
   await sbx.files.write('/tmp/go', '')
   await until('it answered', async () => await sbx.files.exists('/tmp/net'))
