@@ -6,9 +6,12 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "base/clock.h"
 #include "engine/cell/cell.h"
+#include "engine/shim/criu.h"
 
 #define INFO_TIMEOUT_MS 5000
+#define SAVING_TIMEOUT_MS (2u * HF_CRIU_TIMEOUT_MS) /* of a supervisor that says that it saves */
 #define CONNECT_TRIES 200
 #define CONNECT_PAUSE_MS 5
 
@@ -198,6 +201,23 @@ void cell_kill_supervisor(const char *dir)
         (void)kill(pid, SIGKILL);
 }
 
+/* Waits for a packet. One that saves is waited for, since it is as alive as its box. */
+static int wait_for_info(int fd, const char *dir)
+{
+    char saving[HF_CELL_PATH_MAX + 16];
+    (void)snprintf(saving, sizeof(saving), "%s/%s", dir, HF_CELL_SAVING);
+    for (uint64_t end = hf_mono_ms() + SAVING_TIMEOUT_MS;;) {
+        struct pollfd p = {fd, POLLIN, 0};
+        int n = poll(&p, 1, INFO_TIMEOUT_MS);
+        if (n == 1)
+            return 0;
+        if (n == 0 && (access(saving, F_OK) < 0 || hf_mono_ms() >= end))
+            return -ETIMEDOUT;
+        if (n < 0 && errno != EINTR)
+            return -errno;
+    }
+}
+
 int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_spec *spec, bool *ret_frozen,
                   int *ret_disk_fd)
 {
@@ -214,9 +234,10 @@ int cell_ask_info(const char *dir, int *ret_fd, pid_t *ret_pid, struct hf_cell_s
         r = send_text(fd, &b);
     hf_auto_free char *buf = hf_xmalloc(HF_SHIM_MSG_MAX);
     for (;;) {
-        struct pollfd p = {fd, POLLIN, 0};
-        if (r < 0 || poll(&p, 1, INFO_TIMEOUT_MS) != 1)
-            return r < 0 ? r : -ETIMEDOUT;
+        if (r == 0)
+            r = wait_for_info(fd, dir);
+        if (r < 0)
+            return r;
         int passed;
         ssize_t n = receive(fd, buf, HF_SHIM_MSG_MAX, &passed);
         (void)hf_close(passed);

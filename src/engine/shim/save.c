@@ -116,6 +116,19 @@ static int run(struct shim *s, struct save *job, struct hf_err *err)
     return r;
 }
 
+/* A daemon that starts meanwhile shall not take us for dead. */
+static int mark(const struct shim *s, bool saving, struct hf_err *err)
+{
+    if (saving) {
+        int r = shim_write_file(s, HF_CELL_SAVING, "", 0);
+        return r < 0 ? hf_err_set(err, r, "cannot write in %s: %s", s->spec.dir, strerror(-r)) : 0;
+    }
+    char path[HF_CELL_PATH_MAX + 16];
+    (void)snprintf(path, sizeof(path), "%s/%s", s->spec.dir, HF_CELL_SAVING);
+    (void)unlink(path);
+    return 0;
+}
+
 int shim_save(struct shim *s, struct hf_str text, struct hf_buf *more, struct hf_err *err)
 {
     struct save job = {
@@ -128,7 +141,11 @@ int shim_save(struct shim *s, struct hf_str text, struct hf_buf *more, struct hf
     if (dir < 0)
         return hf_err_set(err, -errno, "cannot open %s: %s", job.dir, strerror(errno));
     job.dir_fd = dir;
+    r = mark(s, true, err);
+    if (r < 0)
+        return r;
     r = run(s, &job, err);
+    (void)mark(s, false, NULL);
     if (r < 0)
         return r;
     uint64_t end = now_us();

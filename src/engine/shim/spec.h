@@ -4,6 +4,7 @@
  *                    the daemon until then, and by the shim for life
  *   RUN/<n>/claim    the same keys, written by the shim when a warm cell gets its sandbox
  *   RUN/<n>/exit     struct hf_cell_exit, written by the shim when PID 1 has ended
+ *   RUN/<n>/saving   exists while the shim saves: it answers nobody then, for as long as that takes
  *   RUN/<n>/shim.sock, ctl.sock, envd.sock
  *
  * Messages on shim.sock (SOCK_SEQPACKET, one message a packet, at most HF_SHIM_MSG_MAX bytes):
@@ -24,6 +25,7 @@
 #define HF_SHIM_CLIENT_FD 3 /* the daemon's end is the first client */
 #define HF_SHIM_LOCK_FD 4
 
+#define HF_CELL_SAVING "saving"
 #define HF_CELL_PATH_MAX 256
 #define HF_CELL_MOUNT_PATH_MAX 512
 #define HF_CELL_ID_MAX 64

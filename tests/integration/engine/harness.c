@@ -254,7 +254,7 @@ void h_open(struct h_host *h, uint32_t warm)
         .run_dir = h->run,
         .shim_path = h->shim,
         .envd_path = h->guest,
-        .criu_path = HF_CRIU_PATH,
+        .criu_path = h->no_criu ? NULL : HF_CRIU_PATH,
         .cgroup_root = h->cgroup_root ? h->cgroup_root : "/sys/fs/cgroup",
         .pool_bytes = POOL_BYTES,
         .warm_pool = warm,
@@ -432,6 +432,7 @@ static void on_found(void *arg, const struct hf_box_found *f)
     struct h_found *o = &s->out[s->n++];
     o->box = f->box;
     o->alive = f->alive;
+    o->frozen = f->frozen;
     o->exit = f->exit;
     (void)snprintf(o->sandbox_id, sizeof(o->sandbox_id), "%s", f->sandbox_id);
 }
@@ -467,6 +468,7 @@ int h_reset(void **state)
 {
     struct h_host *h = *state;
     h->cgroup_root = NULL;
+    h->no_criu = false;
     if (h->driver)
         h_close(h, true);
     h_open(h, 0);

@@ -13,6 +13,7 @@ struct h_host {
     char data[80], run[80], group[16]; /* RUN ends with the group's 8 hex characters */
     const char *shim, *guest, *probes;
     const char *cgroup_root;         /* NULL = /sys/fs/cgroup */
+    bool no_criu;                    /* the driver is given none */
     const struct hf_net_config *net; /* of the driver; NULL = none */
     struct hf_net_config fabric;
     char fabric_id[16];
@@ -59,7 +60,7 @@ void h_spin(struct h_host *h, unsigned ms);
 struct h_found {
     struct hf_box *box;
     char sandbox_id[64];
-    bool alive;
+    bool alive, frozen;
     struct hf_box_exit exit;
 };
 size_t h_scan(struct h_host *h, struct h_found *out);
