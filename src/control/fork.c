@@ -149,21 +149,14 @@ static void on_taken(void *arg, const struct hf_snapshot_row *s, const struct hf
 static int check_volumes(const struct hf_sandbox *sb, struct hf_err *err)
 {
     json_auto_t *all = json_loads(sb->row.mounts, 0, NULL);
-    size_t i;
-    json_t *m;
-    json_array_foreach(all, i, m)
-    {
-        const char *kind = json_string_value(json_object_get(m, "kind"));
-        if ((kind && strcmp(kind, "image") != 0) || json_is_true(json_object_get(m, "read_only")))
-            continue;
-        return hf_err_http(
-            err, -EBUSY, 409,
-            "Sandbox %s has the volume \"%.64s\", which one sandbox at a time can have, so its "
-            "children can't go on with it; \"volumes\":\"none\" makes children that boot from "
-            "its disk without volumes",
-            sb->row.id, json_string_value(json_object_get(m, "name")));
-    }
-    return 0;
+    const char *name = hf_mounts_exclusive(all);
+    if (!name)
+        return 0;
+    return hf_err_http(err, -EBUSY, 409,
+                       "Sandbox %s has the volume \"%.64s\", which one sandbox at a time can have, so its "
+                       "children can't go on with it; \"volumes\":\"none\" makes children that boot from "
+                       "its disk without volumes",
+                       sb->row.id, name);
 }
 
 struct hf_fork *hf_fork_begin(struct hf_sandbox *sb, const struct hf_fork_ask *ask, hf_fork_cb cb, void *arg,

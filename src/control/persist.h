@@ -79,3 +79,11 @@ void hf_snapshot_copy(struct hf_control *c, const struct hf_snapshot_row *from,
 /* The first snapshot that stands on this template: 1, 0, -EIO. */
 int hf_snapshot_of_template(struct hf_control *c, const char *template_id,
                             struct hf_snapshot_row *ret) HF_MUST_USE;
+
+/* ---- mounts as a row tells them: {"name","path","kind","read_only"} ---- */
+
+enum hf_box_mount_kind hf_mount_kind(const json_t *mount);
+/* Where its content is; malloc'ed, "" for a tmpfs. */
+char *hf_mount_image(const struct hf_control *c, const json_t *mount) HF_MUST_USE;
+/* The name of a volume among them that one box at a time can have, for writing; NULL = none. */
+const char *hf_mounts_exclusive(const json_t *mounts);

@@ -152,15 +152,7 @@ static void give_up(struct rollback *k)
 static bool has_exclusive_volume(const struct hf_sandbox *sb)
 {
     json_auto_t *all = json_loads(sb->row.mounts, 0, NULL);
-    size_t i;
-    json_t *m;
-    json_array_foreach(all, i, m)
-    {
-        const char *kind = json_string_value(json_object_get(m, "kind"));
-        if ((!kind || strcmp(kind, "image") == 0) && !json_is_true(json_object_get(m, "read_only")))
-            return true;
-    }
-    return false;
+    return hf_mounts_exclusive(all) != NULL;
 }
 
 static void on_still_running(void *arg, struct hf_sandbox *sb, const struct hf_err *err)

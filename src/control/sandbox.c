@@ -601,6 +601,37 @@ void hf_sandbox_create(struct hf_control *c, const struct hf_create_req *req, hf
     hf_meta_commit(c->meta, b, 0, on_row, cr);
 }
 
+enum hf_box_mount_kind hf_mount_kind(const json_t *mount)
+{
+    const char *kind = json_string_value(json_object_get(mount, "kind"));
+    for (size_t k = 0; kind && k < HF_ARRAY_LEN(mount_kinds); k++) {
+        if (strcmp(kind, mount_kinds[k]) == 0)
+            return (enum hf_box_mount_kind)k;
+    }
+    return HF_MOUNT_IMAGE; /* rows of older versions do not say */
+}
+
+char *hf_mount_image(const struct hf_control *c, const json_t *mount)
+{
+    enum hf_box_mount_kind kind = hf_mount_kind(mount);
+    return kind == HF_MOUNT_TMPFS ? hf_xstrdup("")
+                                  : hf_xasprintf("%s/pool/volumes/%s.%s", c->cfg->data_dir,
+                                                 json_string_value(json_object_get(mount, "name")),
+                                                 kind == HF_MOUNT_DIR ? "d" : "img");
+}
+
+const char *hf_mounts_exclusive(const json_t *mounts)
+{
+    size_t i;
+    json_t *m;
+    json_array_foreach(mounts, i, m)
+    {
+        if (hf_mount_kind(m) == HF_MOUNT_IMAGE && !json_is_true(json_object_get(m, "read_only")))
+            return json_string_value(json_object_get(m, "name"));
+    }
+    return NULL;
+}
+
 /* Its volumes as the row tells them. */
 static void mounts_of_row(struct hf_create *cr)
 {
@@ -612,20 +643,13 @@ static void mounts_of_row(struct hf_create *cr)
     {
         const char *name = json_string_value(json_object_get(m, "name"));
         const char *path = json_string_value(json_object_get(m, "path"));
-        const char *kind = json_string_value(json_object_get(m, "kind"));
         if (!name || !path || cr->n_mounts == HF_CONTROL_MOUNTS_MAX)
             continue;
         size_t n = cr->n_mounts++;
-        cr->mounts[n].kind = HF_MOUNT_IMAGE;
-        for (size_t k = 0; kind && k < HF_ARRAY_LEN(mount_kinds); k++)
-            if (strcmp(kind, mount_kinds[k]) == 0)
-                cr->mounts[n].kind = (enum hf_box_mount_kind)k;
+        cr->mounts[n].kind = hf_mount_kind(m);
         cr->mounts[n].path = hf_xstrdup(path);
         cr->mounts[n].read_only = json_is_true(json_object_get(m, "read_only"));
-        cr->mounts[n].image = cr->mounts[n].kind == HF_MOUNT_TMPFS
-                                  ? hf_xstrdup("")
-                                  : hf_xasprintf("%s/pool/volumes/%s.%s", sb->c->cfg->data_dir, name,
-                                                 cr->mounts[n].kind == HF_MOUNT_DIR ? "d" : "img");
+        cr->mounts[n].image = hf_mount_image(sb->c, m);
     }
 }
 

@@ -364,21 +364,15 @@ static int fill_mounts(struct hf_control *c, struct hf_create_req *req, const js
     {
         const char *name = json_string_value(json_object_get(m, "name"));
         const char *path = json_string_value(json_object_get(m, "path"));
-        const char *kind = json_string_value(json_object_get(m, "kind"));
         if (!name || !path || req->n_mounts == HF_CONTROL_MOUNTS_MAX)
             return hf_err_set(err, -EINVAL, "the volumes of the saved sandbox can't be mounted again");
-        enum hf_box_mount_kind k = kind && strcmp(kind, "tmpfs") == 0 ? HF_MOUNT_TMPFS
-                                   : kind && strcmp(kind, "dir") == 0 ? HF_MOUNT_DIR
-                                                                      : HF_MOUNT_IMAGE;
-        json_t *image = k == HF_MOUNT_TMPFS ? json_string("")
-                                            : json_sprintf("%s/pool/volumes/%s.%s", c->cfg->data_dir, name,
-                                                           k == HF_MOUNT_DIR ? "d" : "img");
-        (void)json_object_set_new(m, "image", image);
+        hf_auto_free char *image = hf_mount_image(c, m);
+        (void)json_object_set_new(m, "image", json_string(image)); /* lives as long as meta */
         size_t n = req->n_mounts++;
         req->mounts[n].name = name;
-        req->mounts[n].image = json_string_value(image);
+        req->mounts[n].image = json_string_value(json_object_get(m, "image"));
         req->mounts[n].path = path;
-        req->mounts[n].kind = k;
+        req->mounts[n].kind = hf_mount_kind(m);
         req->mounts[n].read_only = json_is_true(json_object_get(m, "read_only"));
     }
     return 0;
