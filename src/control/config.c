@@ -42,6 +42,7 @@ static const struct setting {
     {"envd_path", PATH, AT(envd_path), 0, 0},
     {"max_timeout", SECONDS, AT(max_timeout_s), 1, HF_CONFIG_TIMEOUT_MAX},
     {"pause_warm", SECONDS, AT(pause_warm_s), 0, HF_CONFIG_TIMEOUT_MAX},
+    {"memory_low", SIZE, AT(memory_low), 0, HF_CONFIG_MEMORY_MAX},
     {"criu", PATH, AT(criu_path), 0, 0},
     {"default_memory", SIZE, AT(default_memory), HF_CONFIG_MEMORY_MIN, HF_CONFIG_MEMORY_MAX},
     {"default_disk", SIZE, AT(default_disk), HF_CONFIG_DISK_MIN, HF_CONFIG_DISK_MAX},

@@ -43,14 +43,15 @@ struct hf_config {
     char *shim_path;   /* absolute; "" = beside the running binary */
     char *envd_path;   /* absolute; "" = beside the running binary */
 
-    uint64_t max_timeout_s;      /* longest life a request may ask for; default HF_CONFIG_TIMEOUT_MAX */
-    uint64_t pause_warm_s;       /* how long a pause keeps its memory before it is saved; default 60 */
-    uint64_t default_memory;     /* bytes; default 512 MiB */
-    uint64_t default_disk;       /* bytes of the writable layer; default 1 GiB */
-    uint64_t default_volume;     /* bytes of a session's workspace; default 1 GiB */
-    uint64_t template_max;       /* bytes that an imported template may unpack to; default 16 GiB */
-    uint32_t default_cpu_millis; /* 1000 = one core; default 2000 */
-    uint32_t default_pids;       /* default 1024 */
+    uint64_t max_timeout_s;  /* longest life a request may ask for; default HF_CONFIG_TIMEOUT_MAX */
+    uint64_t pause_warm_s;   /* how long a pause keeps its memory before it is saved; default 60 */
+    uint64_t memory_low;     /* bytes available on the host below which it is saved at once; 0 = a tenth */
+    uint64_t default_memory; /* bytes; default 512 MiB */
+    uint64_t default_disk;   /* bytes of the writable layer; default 1 GiB */
+    uint64_t default_volume; /* bytes of a session's workspace; default 1 GiB */
+    uint64_t template_max;   /* bytes that an imported template may unpack to; default 16 GiB */
+    uint32_t default_cpu_millis;          /* 1000 = one core; default 2000 */
+    uint32_t default_pids;                /* default 1024 */
     uint32_t max_connections_per_sandbox; /* open exchanges and tunnels through the proxy; default 1024 … */
     uint32_t max_connections_per_tenant;  /* … default 4096; beyond: 429 */
     uint32_t max_sandboxes;               /* running sandboxes per tenant; default 1000; beyond: 429 */
@@ -76,7 +77,7 @@ void hf_config_defaults(struct hf_config *c);
 void hf_config_done(struct hf_config *c); /* frees the strings; the struct may be all zero */
 /* Sets one setting by its name in holdfast.toml ("data", "listen", "insecure_listen", "domain", "warm_pool",
  * "warm_template", "pool_bytes", "run_dir", "cgroup_root", "shim_path", "envd_path", "criu",
- * "max_timeout", "pause_warm",
+ * "max_timeout", "pause_warm", "memory_low",
  * "default_cpu_millis", "default_memory", "default_disk", "default_volume", "default_pids", "template_max",
  * "max_sandboxes", "log_level", "tls_listen", "tls_cert", "tls_key", "max_connections_per_sandbox",
  * "max_connections_per_tenant", "network", "network_ipv6", "network_subnet4", "network_subnet6",

@@ -84,6 +84,7 @@ struct hf_sandbox {
         bool disk_only;          /* … and save no processes */
         bool hold;               /* … and stay warm */
         bool freezing_out;       /* a warm pause is being made cold */
+        bool stays_warm;         /* that was tried, and failed */
         char spent[HF_ROW_ID];   /* the image that a resume came from, until it may go */
         int64_t cold_at_boot_ms; /* when a warm pause becomes cold; 0 = never */
         struct hf_list waiters;  /* of a pause under way */

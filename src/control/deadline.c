@@ -95,10 +95,33 @@ void hf_sample_now(struct hf_sandbox *sb)
     sb->samples_at = (sb->samples_at + 1) % sb->samples_cap;
 }
 
+static bool memory_is_low(const struct hf_control *c)
+{
+    return uv_get_free_memory() < (c->cfg->memory_low ? c->cfg->memory_low : uv_get_total_memory() / 10);
+}
+
+/* Memory that nobody uses at the moment is the first to go: of the warm pauses the longest, one at a time. */
+static void relieve(struct hf_control *c)
+{
+    struct hf_sandbox *longest = NULL;
+    hf_list_foreach(it, &c->list)
+    {
+        struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
+        if (sb->pause.freezing_out)
+            return;
+        if (sb->state == HF_PAUSED && sb->pause.cold_at_boot_ms && !sb->pause.stays_warm &&
+            (!longest || sb->row.paused_ms < longest->row.paused_ms))
+            longest = sb;
+    }
+    if (longest && memory_is_low(c))
+        hf_sandbox_freeze_out(longest, HF_CAUSE_PRESSURE, NULL, NULL);
+}
+
 static void on_sampler(uv_timer_t *t)
 {
     struct hf_control *c = t->data;
     uint64_t now = hf_mono_ms();
+    relieve(c);
     hf_list_foreach(it, &c->list)
     {
         struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);

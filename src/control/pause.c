@@ -191,6 +191,7 @@ void hf_sandbox_pause(struct hf_sandbox *sb, const struct hf_pause_ask *ask, hf_
     sb->pause.cold_wanted = ask->cold && ask->memory;
     sb->pause.disk_only = !ask->memory;
     sb->pause.hold = ask->hold;
+    sb->pause.stays_warm = false;
     sb->row.paused_ms = hf_real_ms();
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSING, ask->cause, ask->detail);
@@ -209,6 +210,7 @@ struct out {
 
 static void set_pause_again(struct hf_sandbox *sb, const struct hf_err *err)
 {
+    sb->pause.stays_warm = true;
     arm_cold(sb);
     hf_control_event(sb->c, sb->row.tenant, sb->row.id, sb->row.session_id, "sandbox.stays-warm", "",
                      err ? err->msg : "");

@@ -254,7 +254,8 @@ static void check_alive(struct session_op *op, struct hf_sandbox *sb)
                          probe);
 }
 
-/* What it was doing goes on. At failure it sleeps on, with all that it has: whoever wants a new one kills it. */
+/* What it was doing goes on. At failure it sleeps on, with all that it has: whoever wants a new one kills it.
+ */
 static void on_awake(void *arg, struct hf_sandbox *awake, const struct hf_err *err)
 {
     struct session_op *op = ((struct probe *)arg)->op;

@@ -275,6 +275,48 @@ static void test_pins(void **state)
     assert_int_equal(hf_snapshot_of_template(h->c, "none", &carried), 0);
 }
 
+static void pause_warm(struct hf_harness *h, struct hf_sandbox *sb)
+{
+    const struct hf_pause_ask warm = {.memory = true, .cause = "api", .detail = ""};
+    struct outcome paused = {0};
+    hf_sandbox_pause(sb, &warm, on_outcome, &paused);
+    hf_harness_wait(h, &paused.done);
+    assert_string_equal(sb->row.pause_depth, "warm");
+    hf_harness_run_ms(h, 3); /* the next one is paused later */
+}
+
+/* Short of memory: the longest pause first, one at a time; what can't be saved is asked once. */
+static void test_pressure(void **state)
+{
+    struct hf_harness *h = *state;
+    h->cfg.pause_warm_s = 3600;
+    h->cfg.memory_low = 1;
+    struct hf_sandbox *a = hf_harness_create(h), *b = hf_harness_create(h), *running = hf_harness_create(h);
+    pause_warm(h, b);
+    pause_warm(h, a);
+    hf_harness_run_ms(h, 700); /* a look */
+    assert_string_equal(b->row.pause_depth, "warm");
+    h->cfg.memory_low = UINT64_MAX;
+    h->fake->save_ms = 30;
+    while (strcmp(b->row.pause_depth, "cold") != 0) {
+        assert_string_equal(a->row.pause_depth, "warm");
+        (void)uv_run(&h->loop, UV_RUN_ONCE);
+    }
+    while (strcmp(a->row.pause_depth, "cold") != 0)
+        (void)uv_run(&h->loop, UV_RUN_ONCE);
+    assert_int_equal(running->state, HF_RUNNING);
+
+    h->cfg.memory_low = 1;
+    struct hf_sandbox *stuck = hf_harness_create(h);
+    h->fake->fail_save = -EOPNOTSUPP;
+    pause_warm(h, stuck);
+    unsigned saves = h->fake->saves;
+    h->cfg.memory_low = UINT64_MAX;
+    hf_harness_run_ms(h, 1700); /* three looks */
+    assert_int_equal(h->fake->saves, saves + 1);
+    assert_string_equal(stuck->row.pause_depth, "warm");
+}
+
 /* ---- after a restart ---- */
 
 static void plant(struct hf_harness *h, const char *id, const char *purpose, const char *st, bool complete)
@@ -638,6 +680,7 @@ int main(void)
         T(test_clean),
         T(test_delete),
         T(test_pins),
+        T(test_pressure),
         T(test_recover),
         T(test_fill),
         T(test_fork),
