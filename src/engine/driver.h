@@ -106,7 +106,7 @@ struct hf_driver_caps {
     bool memory_limit, cpu_limit, pids_limit, io_limit; /* cgroup controllers that are present */
     bool disk_quota, reflink, warm_pool, network;
     bool pause;            /* freeze works */
-    bool snapshot_memory;  /* save with memory works: CRIU is there and passed its check */
+    bool snapshot_memory;  /* CRIU is there: save with memory is tried (holdfast doctor tries it) */
     const char *isolation; /* "shared-kernel" or "vm" */
     char missing[256];     /* what this host lacks, for people; "" when nothing */
 };

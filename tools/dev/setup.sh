@@ -100,7 +100,7 @@ install_criu() {
         archive=$(debian_archive)
         [ -n "$archive" ] || die "cannot build CRIU: this host's apt knows no Debian archive"
         say "fetching the source of CRIU $HF_CRIU_VERSION"
-        /usr/lib/apt/apt-helper download-file "${archive%/}/pool/main/c/criu/criu_$HF_CRIU_VERSION.orig.tar.xz" "$tar" \
+        /usr/lib/apt/apt-helper -o APT::Sandbox::User=root download-file "${archive%/}/pool/main/c/criu/criu_$HF_CRIU_VERSION.orig.tar.xz" "$tar" \
             "SHA256:$HF_CRIU_SHA256" >&2 || die "cannot fetch the source of CRIU"
     fi
     say "building CRIU $HF_CRIU_VERSION (about half a minute)"
