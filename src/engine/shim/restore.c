@@ -206,6 +206,7 @@ static void write_identity(struct shim *s, int root_fd, const void *arg)
     shim_write_generation(root_fd, s->spec.generation);
     if (!s->spec.clone)
         return;
+    shim_write_boot_id(root_fd);
     unsigned char id[16];
     char text[34];
     hf_auto_close int fd = hf_open_in_root_nolink(root_fd, "etc/machine-id", O_WRONLY | O_NONBLOCK, 0);

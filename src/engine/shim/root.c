@@ -8,12 +8,14 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include "base/id.h"
 #include "base/path.h"
 #include "engine/shim/shim.h"
 
 #define BOX_USER 1000 /* owner of directories that we make for volumes */
 #define QUIET (MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC)
 #define RUN_SIZE "64m"
+#define BOOT_ID "run/holdfast/boot_id"
 
 struct option {
     const char *key, *value; /* value NULL: a flag */
@@ -326,6 +328,21 @@ void shim_write_generation(int root_fd, uint64_t generation)
         (void)!ftruncate(fd, n);
 }
 
+void shim_write_boot_id(int root_fd)
+{
+    unsigned char id[16];
+    char hex[33], text[40];
+    hf_random(id, sizeof(id));
+    id[6] = (unsigned char)((id[6] & 0x0f) | 0x40); /* a random UUID, RFC 9562 */
+    id[8] = (unsigned char)((id[8] & 0x3f) | 0x80);
+    hf_hex(id, sizeof(id), hex);
+    int n = snprintf(text, sizeof(text), "%.8s-%.4s-%.4s-%.4s-%.12s\n", hex, hex + 8, hex + 12, hex + 16,
+                     hex + 20);
+    hf_auto_close int fd = hf_open_in_root_nolink(root_fd, BOOT_ID, O_WRONLY | O_CREAT | O_NONBLOCK, 0644);
+    if (fd >= 0)
+        (void)!pwrite(fd, text, (size_t)n, 0);
+}
+
 void shim_write_names(int root_fd, const char *name)
 {
     char text[512];
@@ -352,6 +369,19 @@ void shim_write_resolver(int root_fd, const struct hf_cell_spec *spec, bool wire
     write_etc(root_fd, "etc/resolv.conf", text);
 }
 
+/* A box has a boot id of its own, which stays with its processes: the file travels with the rest of /run. */
+static int place_boot_id(int root_fd, struct hf_err *err)
+{
+    shim_write_boot_id(root_fd);
+    hf_auto_close int file = hf_open_in_root_nolink(root_fd, BOOT_ID, O_PATH, 0);
+    hf_auto_close int copy =
+        file < 0 ? -1 : open_tree(file, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    struct mount_attr a = {.attr_set = QUIET | MOUNT_ATTR_RDONLY};
+    if (copy < 0 || mount_setattr(copy, "", AT_EMPTY_PATH, &a, sizeof(a)) < 0)
+        return hf_err_set(err, -errno, "cannot give the sandbox a boot id: %s", strerror(errno));
+    return attach(copy, root_fd, "proc/sys/kernel/random/boot_id", err);
+}
+
 /* ---- all of it ---- */
 
 static int make_places(int root_fd, struct hf_err *err)
@@ -374,6 +404,8 @@ static int build_tree(const struct shim *s, int root_fd, struct hf_err *err)
         r = build_proc_and_sys(root_fd, err);
     if (r == 0)
         r = build_run(s, root_fd, err);
+    if (r == 0)
+        r = place_boot_id(root_fd, err);
     for (size_t i = 0; r == 0 && i < s->spec.n_mounts; i++)
         r = shim_place_volume(root_fd, s->volume_fd[i], s->spec.mounts[i].path, err);
     return r;

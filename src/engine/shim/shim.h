@@ -86,6 +86,8 @@ void shim_write_names(int root_fd, const char *name);
 void shim_write_resolver(int root_fd, const struct hf_cell_spec *spec, bool wired);
 /* /run/holdfast/generation, in place: processes may have the file mapped. */
 void shim_write_generation(int root_fd, uint64_t generation);
+/* A new one, in place; /proc/sys/kernel/random/boot_id shows the file. */
+void shim_write_boot_id(int root_fd);
 /* confine.c: limits, capabilities, seccomp. */
 int shim_limit_resources(struct hf_err *err) HF_MUST_USE;
 int shim_drop_privileges(struct hf_err *err) HF_MUST_USE;
