@@ -346,8 +346,10 @@ static void on_back(void *arg, struct hf_sandbox *ran, const struct hf_err *err)
     struct hf_sandbox *sb = arg;
     if (ran) {
         forget_image(sb);
+        char detail[40];
+        (void)snprintf(detail, sizeof(detail), "generation %lld", (long long)sb->row.generation);
         hf_control_event(sb->c, sb->row.tenant, sb->row.id, sb->row.session_id, "sandbox.restored",
-                         sb->row.cause, "");
+                         sb->row.cause, detail);
     }
     tell_wakers(sb, err);
     hf_sandbox_unref(sb);

@@ -1,6 +1,6 @@
 /* Timers that count only while the box runs. A pause stops the processes, not the kernel's clock, so a plain
- * timer would fire at the resume; and after a restart of the host that clock begins anew, and a plain timer
- * would wait for as long as the old host had been up. Loop thread only. */
+ * timer would fire at the resume; and where the kernel has no time namespaces, that clock begins anew with
+ * the host, and a plain timer would wait for as long as the old host had been up. Loop thread only. */
 #pragma once
 
 #include <uv.h>

@@ -95,7 +95,7 @@ test('the same sandbox after a pause: clock right, generators go on, generation 
   assert.equal((await again.commands.run('cat /run/holdfast/generation')).stdout, '2\n')
   assert.equal(await bootId(again), booted, 'its processes did not boot')
   const { events } = (await client.json('GET', `/v1/events?sandbox=${sbx.sandboxId}`)).json
-  assert.ok(events.some((e) => e.kind === 'sandbox.restored'))
+  assert.ok(events.some((e) => e.kind === 'sandbox.restored' && e.detail === 'generation 2'))
   assert.equal((await again.commands.run('echo $LD_PRELOAD')).stdout.trim(), '/run/holdfast/reseed.so')
   assert.equal((await again.commands.run('echo ok', { envs: { LD_PRELOAD: '' } })).stdout, 'ok\n')
 })

@@ -104,7 +104,8 @@ r, w = os.pipe()
 if os.fork() == 0:
     while True: m[0:8] = (int.from_bytes(m[0:8], 'little') + 1).to_bytes(8, 'little'); time.sleep(0.005)
 def step(n):
-    before = int.from_bytes(m[0:8], 'little'); time.sleep(0.05); assert int.from_bytes(m[0:8], 'little') > before
+    before = int.from_bytes(m[0:8], 'little')
+    while int.from_bytes(m[0:8], 'little') == before: time.sleep(0.001) # for ever, when the other one is gone or writes elsewhere
     g[0:8] = n.to_bytes(8, 'little'); assert os.pread(f.fileno(), 8, 0) == n.to_bytes(8, 'little')
 forever(step)`,
 }
