@@ -131,7 +131,7 @@ const struct hf_verb hf_verb_serve = {
         "then from holdfast.toml, then from defaults. Without TLS only a loopback address is taken, unless\n"
         "--insecure-listen says that the network is trusted. SIGTERM ends the daemon; sandboxes go on and "
         "are\n"
-        "taken over by the next one.",
+        "taken over by the next one. SIGPWR (the host goes down) pauses them to the disk first.",
     .examples = "holdfast serve\n"
                 "holdfast serve --data /srv/holdfast --listen 127.0.0.1:3100 --warm-pool 16\n"
                 "HOLDFAST_LOG_LEVEL=debug holdfast serve --set max_sandboxes=50",

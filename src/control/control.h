@@ -85,6 +85,7 @@ struct hf_sandbox {
         bool hold;               /* … and stay warm */
         bool freezing_out;       /* a warm pause is being made cold */
         bool stays_warm;         /* that was tried, and failed */
+        bool drained;            /* … or was done, because the host goes down */
         char spent[HF_ROW_ID];   /* the image that a resume came from, until it may go */
         int64_t cold_at_boot_ms; /* when a warm pause becomes cold; 0 = never */
         struct hf_list waiters;  /* of a pause under way */
@@ -128,6 +129,7 @@ struct hf_control {
     unsigned imports; /* of templates, running */
     unsigned busy;    /* operations under way that a clean stop waits for, beside creates and kills */
     bool stopping;
+    bool draining; /* the host goes down: nothing is made or resumed any more */
     void (*stopped)(void *arg);
     void *stopped_arg;
     struct {

@@ -40,10 +40,10 @@ struct daemon {
     struct hf_proxy *proxy;
     struct hf_http_server *server;
     struct hf_front *front;
-    uv_signal_t signals[2], hangup;
+    uv_signal_t signals[2], hangup, power;
     uv_timer_t settle;
     uint64_t settle_end_ms;
-    bool have_handles, stopping, abandoned;
+    bool have_handles, ready, stopping, abandoned;
     struct hf_err err;
 };
 
@@ -269,6 +269,7 @@ static void close_handles(struct daemon *d)
 {
     uv_close((uv_handle_t *)&d->settle, NULL);
     uv_close((uv_handle_t *)&d->hangup, NULL);
+    uv_close((uv_handle_t *)&d->power, NULL);
     for (size_t i = 0; i < HF_ARRAY_LEN(d->signals); i++)
         uv_close((uv_handle_t *)&d->signals[i], NULL);
     d->have_handles = false;
@@ -398,6 +399,22 @@ static void on_signal(uv_signal_t *s, int signum)
     begin_stop(s->data);
 }
 
+static void on_drained(void *arg, const struct hf_err *err)
+{
+    hf_log_info("everything is saved; stopping", "%s", "");
+    begin_stop(arg);
+}
+
+/* systemd's unit sends it when the host goes down (tools/holdfast.service). */
+static void on_power(uv_signal_t *s, int signum)
+{
+    struct daemon *d = s->data;
+    if (d->stopping || !d->ready || d->control->draining)
+        return;
+    hf_log_info("the host goes down; sandboxes are saved", "signal=%d", signum);
+    hf_control_drain(d->control, on_drained, d);
+}
+
 static void on_hangup(uv_signal_t *s, int signum)
 {
     hf_front_reload(((struct daemon *)s->data)->front);
@@ -462,6 +479,7 @@ static void on_ready(void *arg, const struct hf_err *err)
         return;
     }
     set_domain(d);
+    d->ready = true;
     log_listening(d);
 }
 
@@ -481,6 +499,9 @@ static int run_loop(struct daemon *d, struct hf_err *err)
     (void)uv_signal_init(&d->loop, &d->hangup);
     d->hangup.data = d;
     (void)uv_signal_start(&d->hangup, on_hangup, SIGHUP);
+    (void)uv_signal_init(&d->loop, &d->power);
+    d->power.data = d;
+    (void)uv_signal_start(&d->power, on_power, SIGPWR);
     d->have_handles = true;
     r = open_parts(d, &d->err);
     if (r == 0)

@@ -32,7 +32,7 @@ static void on_tick(uv_timer_t *t)
         if (sb->state == HF_RUNNING && sb->deadline_boot_ms <= now)
             end_of_life(sb);
         else if (sb->state == HF_PAUSED && sb->pause.cold_at_boot_ms && sb->pause.cold_at_boot_ms <= now)
-            hf_sandbox_freeze_out(sb, HF_CAUSE_DELAY, NULL, NULL);
+            hf_sandbox_freeze_out(sb, true, HF_CAUSE_DELAY, NULL, NULL);
     }
     hf_deadline_arm(c);
 }
@@ -114,7 +114,7 @@ static void relieve(struct hf_control *c)
             longest = sb;
     }
     if (longest && memory_is_low(c))
-        hf_sandbox_freeze_out(longest, HF_CAUSE_PRESSURE, NULL, NULL);
+        hf_sandbox_freeze_out(longest, true, HF_CAUSE_PRESSURE, NULL, NULL);
 }
 
 static void on_sampler(uv_timer_t *t)

@@ -98,7 +98,7 @@ static void on_warm_row(void *arg, int r, const struct hf_err *err)
         on_paused_row(arg, r, err);
         return;
     }
-    hf_sandbox_freeze_out(sb, sb->row.cause, cold_after_pause, sb);
+    hf_sandbox_freeze_out(sb, true, sb->row.cause, cold_after_pause, sb);
 }
 
 static void fail_pause(struct hf_sandbox *sb, const struct hf_err *err)
@@ -291,12 +291,12 @@ static void save_and_end(struct hf_sandbox *sb, bool memory, hf_done_cb cb, void
     hf_snapshot_take(sb, &ask, on_saved, o);
 }
 
-void hf_sandbox_freeze_out(struct hf_sandbox *sb, const char *cause, hf_done_cb cb, void *arg)
+void hf_sandbox_freeze_out(struct hf_sandbox *sb, bool memory, const char *cause, hf_done_cb cb, void *arg)
 {
     struct hf_err err = {0};
     struct hf_driver_caps caps = {0};
     sb->c->driver->ops->caps(sb->c->driver, &caps);
-    if (!caps.snapshot_memory)
+    if (memory && !caps.snapshot_memory)
         (void)hf_err_http(&err, -EOPNOTSUPP, 501,
                           "this host can't save the memory of a sandbox: it has no CRIU");
     else if (sb->state != HF_PAUSED || strcmp(sb->row.pause_depth, "warm") != 0 || sb->pause.freezing_out)
@@ -308,7 +308,7 @@ void hf_sandbox_freeze_out(struct hf_sandbox *sb, const char *cause, hf_done_cb 
         return;
     }
     hf_log_info("a pause becomes cold", "sandbox=%s cause=%s", sb->row.id, cause);
-    save_and_end(sb, true, cb, arg);
+    save_and_end(sb, memory, cb, arg);
 }
 
 /* ---- resume ---- */
@@ -433,6 +433,11 @@ static void wake(struct hf_sandbox *sb)
     }
     if (sb->state != HF_PAUSED || sb->pause.freezing_out || sb->driver_busy)
         return; /* when that is over */
+    struct hf_err err = {0};
+    if (hf_control_not_draining(sb->c, &err) < 0) {
+        tell_wakers(sb, &err);
+        return;
+    }
     const struct waiter *first = hf_list_entry(sb->pause.wakers.next, struct waiter, node);
     sb->row.timeout_s = 0;
     hf_list_foreach(it, &sb->pause.wakers)

@@ -28,8 +28,15 @@ void hf_sandbox_pause(struct hf_sandbox *sb, const struct hf_pause_ask *ask, hf_
  * (later, with err NULL). */
 void hf_sandbox_resume(struct hf_sandbox *sb, int64_t timeout_s, const char *cause, hf_sandbox_cb cb,
                        void *arg);
-/* Makes a warm pause cold. */
-void hf_sandbox_freeze_out(struct hf_sandbox *sb, const char *cause, hf_done_cb cb, void *arg);
+/* Makes a warm pause cold; without memory its disk is saved and the processes end. */
+void hf_sandbox_freeze_out(struct hf_sandbox *sb, bool memory, const char *cause, hf_done_cb cb, void *arg);
+
+#define HF_DRAIN_AT_ONCE 4u
+/* The host goes down. Saves every sandbox with its memory, or where that can't be, its disk, so many at once;
+ * nothing is created or resumed from now on. done comes when nothing is left in memory. */
+void hf_control_drain(struct hf_control *c, hf_done_cb done, void *arg);
+/* 503 while that is so. */
+int hf_control_not_draining(const struct hf_control *c, struct hf_err *err) HF_MUST_USE;
 
 struct hf_snapshot_ask {
     const char *name;    /* "" or NULL = none; of hf_snapshot_name_valid */

@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "control/ingress.h"
+#include "control/persist.h"
 #include "control/validate.h"
 #include "egress/policy.h"
 
@@ -190,6 +191,8 @@ int hf_template_resolve(struct hf_control *c, const char *tenant, const char *re
 int hf_control_admit(struct hf_control *c, const char *tenant, struct hf_err *err)
 {
     size_t n = 0;
+    if (hf_control_not_draining(c, err) < 0)
+        return err->r;
     hf_list_foreach(it, &c->list)
     {
         const struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);

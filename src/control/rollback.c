@@ -201,7 +201,7 @@ static void on_copied(void *arg, const struct hf_snapshot_row *s, const struct h
     if (sb->state == HF_RUNNING)
         hf_sandbox_pause(sb, &ask, on_paused, k);
     else if (sb->state == HF_PAUSED && sb->box && ask.cold)
-        hf_sandbox_freeze_out(sb, "rollback", on_paused, k);
+        hf_sandbox_freeze_out(sb, true, "rollback", on_paused, k);
     else
         on_paused(k, NULL);
 }

@@ -179,6 +179,29 @@ for (const [what, act] of [
     await oldOrNew(daemon, { id: sbx.sandboxId, counted: n })
   })
 
+test('SIGPWR: what runs is saved, the daemon ends by itself, and all of it goes on at the next start', { timeout: 60_000 }, async () => {
+  const daemon = await newDaemon({ env: { HOLDFAST_WARM_POOL: '0' } }).start()
+  const sdk = await daemon.sdk()
+  const made = await Promise.all(Array.from({ length: 6 }, () => Sandbox.create('base', { ...sdk, timeoutMs: 600_000 })))
+  const from = []
+  for (const [i, s] of made.entries()) {
+    ;(await s.commands.run(COUNTER, { background: true, timeoutMs: 0 })).wait().catch(() => {})
+    await until('it counts', async () => (from[i] = await count(s)) > 0)
+  }
+  await made[5].pause()
+  daemon.child.kill('SIGPWR')
+  assert.deepEqual(await daemon.exit, { code: 0, signal: null })
+  for (const pid of pids()) assert.ok(!readFileSync(`/proc/${pid}/cmdline`, 'utf8').startsWith(`holdfast-shim\0${daemon.runDir}/`), 'a supervisor is left')
+  await daemon.start()
+  const api = await daemon.client()
+  for (const [i, s] of made.entries()) {
+    assert.equal((await api.json('GET', `/sandboxes/${s.sandboxId}`)).json.state, 'paused')
+    await goesOn(await Sandbox.connect(s.sandboxId, { ...sdk, timeoutMs: 600_000 }), from[i], 'after the host went down')
+  }
+  assert.equal((await api.json('GET', `/v1/sandboxes/${made[0].sandboxId}`)).json.generation, 2)
+  await oldOrNew(daemon, { id: made[0].sandboxId, counted: from[0] })
+})
+
 test('the host reboots: cold pauses are there and go on, warm ones say why they do not', { timeout: 60_000 }, async () => {
   const daemon = await newDaemon({ env: { HOLDFAST_WARM_POOL: '0' } }).start()
   const sdk = await daemon.sdk()

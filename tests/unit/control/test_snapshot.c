@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "control/snapshot_int.h"
+#include "control/present.h"
 #include "control/validate.h"
 #include "harness.h"
 
@@ -315,6 +316,54 @@ static void test_pressure(void **state)
     hf_harness_run_ms(h, 1700); /* three looks */
     assert_int_equal(h->fake->saves, saves + 1);
     assert_string_equal(stuck->row.pause_depth, "warm");
+}
+
+/* The host goes down: memory where it can be saved, else the disk, and nothing new. */
+static void test_drain(void **state)
+{
+    struct hf_harness *h = *state;
+    h->cfg.pause_warm_s = 3600;
+    h->fake->save_ms = 20;
+    struct hf_sandbox *sb[HF_DRAIN_AT_ONCE + 2], *warm = hf_harness_create(h);
+    for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
+        sb[i] = hf_harness_create(h);
+    pause_warm(h, warm);
+    int done = 0;
+    hf_control_drain(h->c, hf_harness_on_done, &done);
+    while (!done) {
+        size_t in_flight = 0;
+        for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
+            in_flight += sb[i]->state == HF_PAUSING || sb[i]->pause.freezing_out;
+        assert_true(in_flight <= HF_DRAIN_AT_ONCE);
+        (void)uv_run(&h->loop, UV_RUN_ONCE);
+    }
+    for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
+        assert_string_equal(sb[i]->row.pause_depth, "cold");
+    assert_string_equal(sb[0]->row.cause, "shutdown");
+    assert_string_equal(warm->row.pause_depth, "cold");
+    struct hf_err err = {0};
+    assert_int_equal(hf_control_admit(h->c, "default", &err), -EAGAIN);
+    assert_int_equal(hf_err_http_status(&err), 503);
+    struct hf_created resumed = {0};
+    hf_sandbox_resume(warm, 60, "api", hf_harness_on_created, &resumed);
+    hf_harness_wait(h, &resumed.done);
+    assert_int_equal(hf_err_http_status(&resumed.err), 503);
+    assert_int_equal(warm->state, HF_PAUSED);
+}
+
+static void test_drain_without_memory(void **state)
+{
+    struct hf_harness *h = *state;
+    h->fake->fail_save = -EOPNOTSUPP;
+    struct hf_sandbox *sb = hf_harness_create(h);
+    int done = 0;
+    hf_control_drain(h->c, hf_harness_on_done, &done);
+    hf_harness_wait(h, &done);
+    assert_int_equal(sb->state, HF_PAUSED);
+    assert_string_equal(sb->row.pause_depth, "cold");
+    hf_auto_snapshot_row struct hf_snapshot_row row = {0};
+    assert_int_equal(hf_get_snapshot(h->meta, sb->row.pause_id, &row), 1);
+    assert_string_equal(row.kind, "disk");
 }
 
 /* ---- after a restart ---- */
@@ -681,6 +730,8 @@ int main(void)
         T(test_delete),
         T(test_pins),
         T(test_pressure),
+        T(test_drain),
+        T(test_drain_without_memory),
         T(test_recover),
         T(test_fill),
         T(test_fork),
