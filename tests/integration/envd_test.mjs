@@ -606,6 +606,9 @@ test('init: control socket only, values, token', async () => {
   const ok = await control({ envVars: { FROM_INIT: 'yes' }, sandboxId: 'itest', templateId: 'tbase', timestamp: new Date().toISOString(), defaultUser: 'root', defaultWorkdir: '/tmp' });
   assert.equal(ok.status, 204);
   assert.equal(ok.headers['x-envd-version'], '0.6.13');
+  assert.equal(ok.headers['x-holdfast-generation'], undefined, 'no generation was told');
+  for (const generation of [0, -1, '2', 1.5]) assert.equal((await control({ generation })).status, 400);
+  for (const generation of [1, 4]) assert.equal((await control({ generation })).headers['x-holdfast-generation'], String(generation));
   const envs = JSON.parse((await envd.request('GET', '/envs')).body);
   assert.deepEqual(envs, { E2B_SANDBOX: 'true', E2B_SANDBOX_ID: 'itest', E2B_TEMPLATE_ID: 'tbase', FROM_INIT: 'yes' });
   assert.equal(fs.readFileSync('/run/e2b/.E2B_SANDBOX_ID', 'utf8'), 'itest');
