@@ -87,8 +87,9 @@ static bool p5_hard_links(void)
 
 static bool p8_launcher(void)
 {
-    static const char *const paths[] = {"/run/holdfast/envd", "/proc/1/exe"};
-    for (size_t i = 0; i < 2; i++)
+    static const char *const paths[] = {"/run/holdfast/envd", "/run/holdfast/reseed.so", "/proc/1/exe"};
+    static const char *const ours[] = {".", "..", "boot_id", "envd", "generation", "reseed.so"};
+    for (size_t i = 0; i < sizeof(paths) / sizeof(paths[0]); i++)
         if (!refused(open(paths[i], O_WRONLY), paths[i], EROFS, EACCES, ETXTBSY, ENOENT, EPERM, 0) ||
             !refused(truncate(paths[i], 0), paths[i], EROFS, EACCES, ETXTBSY, ENOENT, EPERM, 0))
             return false;
@@ -97,9 +98,13 @@ static bool p8_launcher(void)
         !refused(rename("/run/holdfast/envd", "/run/holdfast/x"), "rename of envd", EBUSY, EACCES, EPERM, 0))
         return false;
     DIR *d = opendir("/run/holdfast");
-    for (struct dirent *e; d && (e = readdir(d));)
-        if (e->d_name[0] != '.' && strcmp(e->d_name, "envd") != 0)
+    for (struct dirent *e; d && (e = readdir(d));) {
+        bool known = false;
+        for (size_t i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+            known |= strcmp(e->d_name, ours[i]) == 0;
+        if (!known)
             return no("/run/holdfast/%s is visible", e->d_name);
+    }
     return d ? closedir(d) == 0 : no("no /run/holdfast");
 }
 
