@@ -438,6 +438,7 @@ static void wake(struct hf_sandbox *sb)
         tell_wakers(sb, &err);
         return;
     }
+    tell_waiters(sb, NULL); /* it was paused, even if that is over before its row is written */
     const struct waiter *first = hf_list_entry(sb->pause.wakers.next, struct waiter, node);
     sb->row.timeout_s = 0;
     hf_list_foreach(it, &sb->pause.wakers)

@@ -1,5 +1,6 @@
 /* Requests for a sandbox that sleeps: held until it is awake, and then served as if it had been all the time.
  */
+#include "base/log.h"
 #include "proxy/proxy_int.h"
 
 struct hold {
@@ -43,5 +44,7 @@ void hf_hold_start(struct hf_proxy *p, struct hf_req *req, const struct hf_targe
     hf_proxy_ref(p);
     hf_req_set_ops(req, &hold_ops, h);
     hf_req_pause(req);
+    hf_log_debug("a request wakes a sandbox", "sandbox=%s port=%u path=%.*s", t->id, (unsigned)t->port,
+                 (int)HF_MIN(hf_req_path(req).n, (size_t)80), hf_req_path(req).p);
     p->ops->wake(p->self, h->id, on_awake, h);
 }

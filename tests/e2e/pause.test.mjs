@@ -167,6 +167,9 @@ test('traffic wakes it, once for fifty requests, and all of them are served', { 
   await sbx.commands.run('python3 /tmp/counter.py', { background: true, timeoutMs: 0 })
   await until('the counter serves', async () => (await read(sbx)) > 0)
   await pause(sbx, { depth: 'cold' })
+  // The SDK, whose stream was cut, asks whether it runs; that is no traffic.
+  assert.equal(await sbx.isRunning(), false)
+  assert.equal((await row(sbx)).state, 'paused')
   const counts = await Promise.all(Array.from({ length: 50 }, () => read(sbx)))
   assert.ok(counts.every((n) => n > 0), counts.join(' '))
   assert.equal((await row(sbx)).generation, 2)

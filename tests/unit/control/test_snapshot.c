@@ -286,6 +286,26 @@ static void pause_warm(struct hf_harness *h, struct hf_sandbox *sb)
     hf_harness_run_ms(h, 3); /* the next one is paused later */
 }
 
+/* Woken before the row of the pause is on the disk: both callers hear of it. */
+static void test_woken_at_once(void **state)
+{
+    struct hf_harness *h = *state;
+    struct hf_sandbox *sb = hf_harness_create(h);
+    const struct hf_pause_ask cold = {.memory = true, .cold = true, .cause = "api", .detail = ""};
+    struct outcome paused = {0};
+    struct hf_created resumed = {0};
+    hf_sandbox_pause(sb, &cold, on_outcome, &paused);
+    while (sb->state != HF_PAUSED)
+        (void)uv_run(&h->loop, UV_RUN_ONCE);
+    assert_false(paused.done);
+    hf_sandbox_resume(sb, 60, "traffic", hf_harness_on_created, &resumed);
+    hf_harness_wait(h, &paused.done);
+    hf_harness_wait(h, &resumed.done);
+    assert_int_equal(paused.err.r, 0);
+    assert_int_equal(resumed.err.r, 0);
+    assert_int_equal(sb->state, HF_RUNNING);
+}
+
 /* Short of memory: the longest pause first, one at a time; what can't be saved is asked once. */
 static void test_pressure(void **state)
 {
@@ -729,6 +749,7 @@ int main(void)
         T(test_clean),
         T(test_delete),
         T(test_pins),
+        T(test_woken_at_once),
         T(test_pressure),
         T(test_drain),
         T(test_drain_without_memory),
