@@ -151,7 +151,7 @@ static void on_resumed(void *arg, struct hf_sandbox *sb, const struct hf_err *er
 static void wake(struct hf_call *call, struct hf_sandbox *sb, int64_t timeout_s)
 {
     struct hf_err err = {0};
-    if (hf_control_admit(call->c, call->tenant, &err) < 0)
+    if (hf_control_admit_resume(sb, &err) < 0)
         hf_call_err(call, &err);
     else
         hf_sandbox_resume(sb, timeout_s, HF_CAUSE_API, on_resumed, call);
@@ -166,6 +166,9 @@ static void connect_sandbox(struct hf_call *call, int64_t timeout_s)
 {
     struct hf_err err = {0};
     int r = hf_validate_int(call->body, "timeout", INT64_MIN, INT64_MAX, &timeout_s, &err);
+    const json_t *memory = json_object_get(call->body, "memory");
+    if (r >= 0 && memory && !json_is_boolean(memory) && !json_is_null(memory))
+        r = hf_err_http(&err, -EINVAL, 400, "validation error: \"memory\" must be a boolean");
     /* Unlike create, connect takes 0: it then changes nothing. */
     if (r >= 0 && timeout_s > 0)
         r = hf_validate_timeout(timeout_s, call->c->cfg, &err);
@@ -177,6 +180,7 @@ static void connect_sandbox(struct hf_call *call, int64_t timeout_s)
     if (!sb)
         return;
     if (asleep(sb)) {
+        sb->pause.reboot |= json_is_false(memory); /* the SDK's onResume: 'reboot' */
         wake(call, sb, timeout_s > 0 ? timeout_s : sb->row.timeout_s);
         return;
     }

@@ -83,6 +83,7 @@ struct hf_sandbox {
         bool cold_wanted;        /* the pause under way shall end cold */
         bool disk_only;          /* … and save no processes */
         bool hold;               /* … and stay warm */
+        bool reboot;             /* whoever resumes it wants its processes started afresh */
         bool freezing_out;       /* a warm pause is being made cold */
         bool stays_warm;         /* that was tried, and failed */
         bool drained;            /* … or was done, because the host goes down */
@@ -224,7 +225,9 @@ void hf_pause_gone(struct hf_sandbox *sb);
 /* What its lifecycle document says. */
 bool hf_sandbox_pauses(const struct hf_sandbox *sb);       /* at its timeout, instead of ending */
 bool hf_sandbox_keeps_memory(const struct hf_sandbox *sb); /* in such a pause */
-bool hf_sandbox_wakes(const struct hf_sandbox *sb);        /* when traffic comes */
+bool hf_sandbox_wakes(const struct hf_sandbox *sb);        /* when traffic comes, unless … */
+void hf_pause_wake_waiting(struct hf_sandbox *sb);         /* whoever asked for it while it could not be */
+bool hf_pause_is_disk_only(const struct hf_sandbox *sb);   /* … its processes are gone, or about to be */
 /* Goes on with a kill as far as it can. */
 void hf_sandbox_kill_step(struct hf_sandbox *sb);
 /* The create in flight learns that its sandbox is being killed. */

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <sys/file.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/path.h"
 #include "control/api.h"
@@ -23,6 +24,7 @@
 #define MODULES_MAX 8
 #define SETTLE_MS 5000u /* at a stop, for creates and kills that are under way */
 #define SETTLE_STEP_MS 20u
+#define PROBE_GRACE_MS 3000 /* after a pause, in which a question for its health does not wake a sandbox */
 
 struct daemon {
     const struct hf_config *cfg;
@@ -83,8 +85,9 @@ static void on_lookup(void *self, struct hf_str id, struct hf_route *ret)
     bool asleep = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
     if (sb->state == HF_CREATING) {
         ret->state = HF_ROUTE_TRANSITION;
-    } else if (asleep && hf_sandbox_wakes(sb)) {
+    } else if (asleep && hf_sandbox_wakes(sb) && !hf_pause_is_disk_only(sb)) {
         ret->state = HF_ROUTE_ASLEEP;
+        ret->just_paused = hf_real_ms() - sb->row.paused_ms < PROBE_GRACE_MS;
         hf_sandbox_token(d->control, sb->row.id, ret->envd_token);
         fill_ingress(hf_sandbox_ingress(sb), sb, ret);
     } else if (sb->state == HF_RUNNING) {
@@ -137,8 +140,8 @@ static void on_wake(void *self, const char *sandbox_id,
     struct daemon *d = self;
     struct hf_sandbox *sb = hf_sandbox_find(d->control, NULL, sandbox_id);
     struct hf_err err = {0};
-    int r = sb ? hf_control_admit(d->control, sb->row.tenant, &err)
-               : hf_err_http(&err, -ENOENT, 502, "The sandbox was not found");
+    int r =
+        sb ? hf_control_admit_resume(sb, &err) : hf_err_http(&err, -ENOENT, 502, "The sandbox was not found");
     if (r < 0) {
         cb(arg, hf_err_http_status(&err), err.msg);
         return;

@@ -74,7 +74,7 @@ static void look(uv_timer_t *t)
         struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
         if (sb->pause.drained || hf_state_ended(sb->state) || sb->state == HF_KILLING)
             continue;
-        bool busy = sb->pause.freezing_out || sb->pause.hold; /* hold: a rollback resumes it in a moment */
+        bool busy = sb->pause.freezing_out || (sb->pause.hold && d->c->busy); /* a rollback resumes it */
         bool ready = sb->state == HF_RUNNING || (is_warm(sb) && !busy);
         if (sb->state == HF_PAUSED && !ready && !busy)
             continue; /* cold already */

@@ -203,7 +203,7 @@ void hf_sandbox_pause(struct hf_sandbox *sb, const struct hf_pause_ask *ask, hf_
 
 struct out {
     struct hf_sandbox *sb;
-    bool recorded; /* the row says cold */
+    bool memory, recorded; /* the row says so */
     hf_done_cb cb;
     void *arg;
 };
@@ -255,7 +255,7 @@ static void cold_row(void *arg, struct hf_meta_batch *b, const char *snapshot_id
         hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
     if (sb->state != HF_PAUSED)
         return;
-    set_pause(sb, b, "cold", snapshot_id);
+    set_pause(sb, b, o->memory ? "cold" : "disk", snapshot_id);
     o->recorded = true;
 }
 
@@ -283,7 +283,7 @@ static void on_saved(void *arg, const struct hf_snapshot_row *s, const struct hf
 static void save_and_end(struct hf_sandbox *sb, bool memory, hf_done_cb cb, void *arg)
 {
     struct out *o = hf_new(struct out);
-    *o = (struct out){.sb = hf_sandbox_ref(sb), .cb = cb, .arg = arg};
+    *o = (struct out){.sb = hf_sandbox_ref(sb), .memory = memory, .cb = cb, .arg = arg};
     sb->pause.freezing_out = true;
     sb->pause.cold_at_boot_ms = 0;
     const struct hf_snapshot_ask ask = {
@@ -315,6 +315,7 @@ void hf_sandbox_freeze_out(struct hf_sandbox *sb, bool memory, const char *cause
 
 static void tell_wakers(struct hf_sandbox *sb, const struct hf_err *err)
 {
+    sb->pause.reboot = false;
     while (!hf_list_empty(&sb->pause.wakers)) {
         struct waiter *w = hf_list_entry(sb->pause.wakers.next, struct waiter, node);
         hf_list_del(&w->node);
@@ -382,7 +383,8 @@ static void on_checked(void *arg, const struct hf_err *err)
         return;
     }
     hf_auto_free char *dir = hf_xasprintf("%s/pool/snapshots/%s", sb->c->cfg->data_dir, s.id);
-    hf_sandbox_bring_back(sb, dir, strcmp(s.kind, "full") == 0, sb->row.timeout_s, on_back, sb);
+    hf_sandbox_bring_back(sb, dir, strcmp(s.kind, "full") == 0 && !sb->pause.reboot, sb->row.timeout_s,
+                          on_back, sb);
 }
 
 static void on_resuming_row(void *arg, int r, const struct hf_err *err)
@@ -424,6 +426,14 @@ static void on_thawed(void *arg, const struct hf_err *err)
     hf_sandbox_unref(sb);
 }
 
+static void on_processes_ended(void *arg, const struct hf_err *err)
+{
+    struct hf_sandbox *sb = arg;
+    if (err)
+        tell_wakers(sb, err);
+    hf_sandbox_unref(sb);
+}
+
 /* paused -> resuming, for everybody who waits. */
 static void wake(struct hf_sandbox *sb)
 {
@@ -438,15 +448,19 @@ static void wake(struct hf_sandbox *sb)
         tell_wakers(sb, &err);
         return;
     }
-    tell_waiters(sb, NULL); /* it was paused, even if that is over before its row is written */
     const struct waiter *first = hf_list_entry(sb->pause.wakers.next, struct waiter, node);
+    bool warm = strcmp(sb->row.pause_depth, "warm") == 0;
+    if (warm && sb->pause.reboot) { /* as from any other pause of its disk, when that is done */
+        hf_sandbox_freeze_out(sb, false, first->cause, on_processes_ended, hf_sandbox_ref(sb));
+        return;
+    }
+    tell_waiters(sb, NULL); /* it was paused, even if that is over before its row is written */
     sb->row.timeout_s = 0;
     hf_list_foreach(it, &sb->pause.wakers)
     {
         sb->row.timeout_s = HF_MAX(sb->row.timeout_s, hf_list_entry(it, struct waiter, node)->timeout_s);
     }
     sb->pause.cold_at_boot_ms = 0;
-    bool warm = strcmp(sb->row.pause_depth, "warm") == 0;
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_RESUMING, first->cause, "");
     (void)hf_sandbox_ref(sb);
@@ -513,6 +527,17 @@ void hf_sandbox_resume(struct hf_sandbox *sb, int64_t timeout_s, const char *cau
     hf_list_add_tail(&sb->pause.wakers, &w->node);
     if (sb->state == HF_PAUSED)
         wake(sb);
+}
+
+void hf_pause_wake_waiting(struct hf_sandbox *sb)
+{
+    if (sb->state == HF_PAUSED && !hf_list_empty(&sb->pause.wakers))
+        wake(sb);
+}
+
+bool hf_pause_is_disk_only(const struct hf_sandbox *sb)
+{
+    return sb->state == HF_PAUSING ? sb->pause.disk_only : strcmp(sb->row.pause_depth, "disk") == 0;
 }
 
 void hf_pause_killed(struct hf_sandbox *sb)

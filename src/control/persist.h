@@ -2,11 +2,11 @@
  * Loop thread only; every callback comes later than the call that was given it.
  *
  * A pause is warm first (frozen, memory kept, pause_depth "warm") and becomes cold (saved, processes gone,
- * pause_depth "cold", pause_id = the snapshot that it is in) after the sandbox's delay, under memory
- * pressure, when asked for, or when the host shuts down. Order of the rows: pausing (durable) -> freeze ->
- * paused/warm; snapshot row "creating" (durable) -> save -> commit -> snapshot "ready" and paused/cold in one
- * batch -> box destroyed. Resume: resuming (durable) -> box -> policy -> envd confirms its generation ->
- * running; the pause image is removed only after the row says running. */
+ * pause_depth "cold", or "disk" where only its disk was, pause_id = the snapshot that it is in) after the
+ * sandbox's delay, under memory pressure, when asked for, or when the host shuts down. Order of the rows:
+ * pausing (durable) -> freeze -> paused/warm; snapshot row "creating" (durable) -> save -> commit -> snapshot
+ * "ready" and paused/cold in one batch -> box destroyed. Resume: resuming (durable) -> box -> policy -> envd
+ * confirms its generation -> running; the pause image is removed only after the row says running. */
 #pragma once
 
 #include "control/control.h"

@@ -196,11 +196,19 @@ int hf_control_admit(struct hf_control *c, const char *tenant, struct hf_err *er
     hf_list_foreach(it, &c->list)
     {
         const struct hf_sandbox *sb = hf_list_entry(it, struct hf_sandbox, node);
-        n += !hf_state_ended(sb->state) && sb->state != HF_KILLING && strcmp(sb->row.tenant, tenant) == 0;
+        bool counts = !hf_state_ended(sb->state) && sb->state != HF_KILLING && sb->state != HF_PAUSED &&
+                      sb->state != HF_PAUSING;
+        n += counts && strcmp(sb->row.tenant, tenant) == 0;
     }
     if (n < c->cfg->max_sandboxes)
         return 0;
     return hf_err_http(err, -EAGAIN, 429,
                        "you have reached the maximum number of concurrent E2B sandboxes (%u)",
                        c->cfg->max_sandboxes);
+}
+
+int hf_control_admit_resume(const struct hf_sandbox *sb, struct hf_err *err)
+{
+    bool counted = sb->state != HF_PAUSED && sb->state != HF_PAUSING;
+    return counted ? 0 : hf_control_admit(sb->c, sb->row.tenant, err);
 }

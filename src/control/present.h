@@ -27,3 +27,5 @@ int hf_template_resolve(struct hf_control *c, const char *tenant, const char *re
                         struct hf_err *err) HF_MUST_USE;
 /* 429 when the tenant has as many sandboxes as it may. */
 int hf_control_admit(struct hf_control *c, const char *tenant, struct hf_err *err) HF_MUST_USE;
+/* The same for one that is paused: these do not count, until they are resumed. */
+int hf_control_admit_resume(const struct hf_sandbox *sb, struct hf_err *err) HF_MUST_USE;

@@ -21,6 +21,7 @@ struct rollback {
     struct hf_box *box;
     uint32_t net_key;
     bool wired, ca_sent;
+    char old_depth[sizeof(((struct hf_sandbox_row *)0)->pause_depth)];
     char old_image[HF_ROW_ID]; /* of a cold pause; "" = the box */
     struct hf_err err;
     hf_sandbox_cb cb;
@@ -87,17 +88,19 @@ static void put_back(void *arg)
 {
     struct rollback *k = arg;
     struct hf_sandbox *sb = k->sb;
+    sb->driver_busy = false;
     if (sb->state != HF_PAUSED) { /* it was killed meanwhile */
+        if (sb->state == HF_KILLING)
+            hf_sandbox_kill_step(sb);
         forget_old(k);
         return;
     }
-    bool warm = k->box != NULL;
     sb->box = hf_take_ptr(k->box);
     sb->net_key = k->net_key;
     sb->wired = k->wired;
     sb->ca_sent = k->ca_sent;
     struct hf_meta_batch *b = hf_meta_batch_new();
-    set_pause(sb, b, warm ? "warm" : "cold", k->old_image);
+    set_pause(sb, b, k->old_depth, k->old_image);
     hf_meta_commit(sb->c->meta, b, 0, NULL, NULL);
     hf_snapshot_delete(sb->c, sb->row.tenant, k->image, NULL, NULL);
     hf_killpoint("rollback.put-back");
@@ -105,6 +108,7 @@ static void put_back(void *arg)
         hf_sandbox_resume(sb, k->timeout_s, "rollback", on_again, k);
     else
         finish(k);
+    hf_pause_wake_waiting(sb);
 }
 
 static void no_work(void *arg)
@@ -120,7 +124,9 @@ static void on_resumed(void *arg, struct hf_sandbox *sb, const struct hf_err *er
         return;
     }
     k->err = *err;
-    /* In a turn of its own: the others who wait for this resume are told first. */
+    /* In a turn of its own: the others who wait for this resume are told first. Nobody resumes it until then,
+     * and a kill waits. */
+    k->sb->driver_busy = true;
     hf_snapshots_work(k->sb->c, no_work, put_back, k);
 }
 
@@ -132,12 +138,13 @@ static void exchange(struct rollback *k)
     k->net_key = sb->net_key;
     k->wired = sb->wired;
     k->ca_sent = sb->ca_sent;
+    memcpy(k->old_depth, sb->row.pause_depth, sizeof(k->old_depth));
     memcpy(k->old_image, sb->row.pause_id, sizeof(k->old_image));
     sb->net_key = 0;
     sb->wired = false;
     sb->pause.cold_at_boot_ms = 0;
     struct hf_meta_batch *b = hf_meta_batch_new();
-    set_pause(sb, b, "cold", k->image);
+    set_pause(sb, b, strcmp(k->to.kind, "full") == 0 ? "cold" : "disk", k->image);
     hf_meta_commit(sb->c->meta, b, 0, NULL, NULL); /* rows are written in order: before the resume's */
     hf_killpoint("rollback.exchanged");
     hf_sandbox_resume(sb, k->timeout_s, "rollback", on_resumed, k);

@@ -274,6 +274,7 @@ static void on_import_row(void *arg, int r, const struct hf_err *err)
         s->worked = true;
         s->worker_fd = hf_close(s->worker_fd);
         close_pipe(s);
+        maybe_over(s); /* the client may have left before */
         return;
     }
     hf_killpoint("snapshot.import-row");

@@ -261,12 +261,12 @@ static void start(struct hf_proxy *p, struct hf_req *req, const struct hf_target
     hf_route_answer(req, 429, t->id, message, 0);
 }
 
-/* Who may not talk to envd can't wake the sandbox by trying; nor does the question whether it runs, which the
- * SDK asks whenever a stream is cut, as by the pause itself. */
+/* Who may not talk to envd can't wake the sandbox by trying. The question whether it runs wakes it as all
+ * does, but not when the pause itself has just cut a stream: the SDK asks it then. */
 static bool may_wake(struct hf_req *req, const struct hf_target *t, const struct hf_route *route)
 {
     struct hf_str given = hf_req_header(req, "x-access-token");
-    bool probe = hf_str_eq(hf_req_path(req), "/health");
+    bool probe = route->just_paused && hf_str_eq(hf_req_path(req), "/health");
     if (t->port != HF_PROXY_ENVD_PORT ||
         (!probe && given.p && hf_str_eq_consttime(given, hf_str_c(route->envd_token))))
         return true;

@@ -43,6 +43,7 @@ struct hf_route {
     const uint16_t *https_ports;   /* ports that speak TLS inside */
     size_t n_https_ports;
     const char *tenant;  /* for the tenant's connection limit */
+    bool just_paused;    /* of one that is asleep: streams that were cut are looked into */
     char envd_token[65]; /* of one that is asleep: without it a request to port 49983 wakes nobody */
 };
 

@@ -270,6 +270,11 @@ static void on_awake(void *arg, struct hf_sandbox *awake, const struct hf_err *e
 
 static void wake(struct session_op *op, struct hf_sandbox *sb)
 {
+    struct hf_err err = {0};
+    if (hf_control_admit_resume(sb, &err) < 0) {
+        hf_session_fail(op, &err);
+        return;
+    }
     struct probe *probe = hf_new(struct probe);
     *probe = (struct probe){op, hf_sandbox_ref(sb)};
     hf_sandbox_resume(sb, life_of(op), HF_CAUSE_SESSION, on_awake, probe);

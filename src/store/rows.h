@@ -29,7 +29,7 @@ struct hf_sandbox_row {
     int64_t deadline_boot_ms; /* CLOCK_BOOTTIME of boot_id */
     int64_t epoch;            /* of the session's binding */
     int64_t generation;       /* 1 at the create, one more at each restore */
-    char pause_depth[8];      /* "" | warm | cold */
+    char pause_depth[8];      /* "" | warm | cold | disk */
     char pause_id[HF_ROW_ID]; /* the snapshot that a cold pause is in */
     int64_t paused_ms;
     char snapshot_id[HF_ROW_ID]; /* that it was made from; "" = from its template */

@@ -67,8 +67,8 @@ static const char schema_2[] =
     "CREATE TABLE outbound_cursor(one INTEGER PRIMARY KEY CHECK(one = 1), file TEXT NOT NULL,"
     " position INTEGER NOT NULL);";
 
-/* A sandbox's pause: pause_depth is "" (it runs), "warm" or "cold"; pause_id the snapshot that a cold one is
- * in. Names of snapshots are unique within a tenant; taking a name again moves it. */
+/* A sandbox's pause: pause_depth is "" (it runs), "warm", "cold" or "disk"; pause_id the snapshot that a cold
+ * one is in. Names of snapshots are unique within a tenant; taking a name again moves it. */
 static const char schema_3[] =
     "ALTER TABLE sandboxes ADD COLUMN generation INTEGER NOT NULL DEFAULT 1;"
     "ALTER TABLE sandboxes ADD COLUMN pause_depth TEXT NOT NULL DEFAULT '';"

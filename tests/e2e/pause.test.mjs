@@ -167,7 +167,7 @@ test('traffic wakes it, once for fifty requests, and all of them are served', { 
   await sbx.commands.run('python3 /tmp/counter.py', { background: true, timeoutMs: 0 })
   await until('the counter serves', async () => (await read(sbx)) > 0)
   await pause(sbx, { depth: 'cold' })
-  // The SDK, whose stream was cut, asks whether it runs; that is no traffic.
+  // The SDK, whose stream was cut, asks whether it runs; that wakes nobody.
   assert.equal(await sbx.isRunning(), false)
   assert.equal((await row(sbx)).state, 'paused')
   const counts = await Promise.all(Array.from({ length: 50 }, () => read(sbx)))
@@ -175,6 +175,43 @@ test('traffic wakes it, once for fifty requests, and all of them are served', { 
   assert.equal((await row(sbx)).generation, 2)
   assert.equal((await row(sbx)).cause, 'traffic')
 })
+
+test('a pause of the disk only is not undone by traffic; a question for its health is traffic later', { timeout: 60_000 }, async (t) => {
+  const client = api()
+  t.after(() => client.close())
+  const make = async () => {
+    const made = (await client.json('POST', '/v2/sandboxes', { templateID: 'base', timeout: 120, autoPause: true, autoResume: { enabled: true } })).json
+    const sbx = await Sandbox.connect(made.sandboxID, sdk)
+    t.after(() => sbx.kill())
+    return sbx
+  }
+  const disk = await make()
+  await pause(disk, { memory: false })
+  assert.equal((await row(disk)).pause, 'disk')
+  const other = await make()
+  await pause(other)
+  assert.equal(await other.isRunning(), false)
+  await until('a question wakes it', () => other.isRunning(), { timeoutMs: 10_000 })
+  assert.equal(await disk.isRunning(), false)
+  assert.equal((await dataPlane(disk, 8000).request('GET', '/')).status, 502)
+  assert.equal((await row(disk)).state, 'paused')
+  await Sandbox.connect(disk.sandboxId, sdk)
+  assert.equal(await disk.isRunning(), true)
+})
+
+for (const depth of ['warm', 'cold'])
+  test(`connect with memory: false starts a ${depth} one afresh`, async (t) => {
+    const client = api()
+    t.after(() => client.close())
+    const { sbx, pid } = await counting(t, { envs: { KEPT: 'yes' } })
+    await sbx.files.write('/home/user/kept', 'kept')
+    await pause(sbx, { depth })
+    assert.equal((await client.json('POST', `/v2/sandboxes/${sbx.sandboxId}/connect`, { memory: 'no' })).status, 400)
+    assert.equal((await client.json('POST', `/v2/sandboxes/${sbx.sandboxId}/connect`, { memory: false })).status, 201)
+    assert.equal((await sbx.commands.run('echo $KEPT; cat kept')).stdout, 'yes\nkept')
+    assert.ok(!(await sbx.commands.list()).some((p) => p.pid === pid))
+    assert.equal((await row(sbx)).generation, 2)
+  })
 
 test('fifty resumes at once are one; without auto-resume traffic wakes nobody', { timeout: 60_000 }, async (t) => {
   const { sbx } = await counting(t, { timeoutMs: 120_000 })

@@ -3,6 +3,7 @@
  * namespaces, so that an archive from elsewhere can do no more than that root can. */
 #include <dirent.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <sys/stat.h>
 
@@ -12,6 +13,7 @@
 #define BLOCK 512
 #define DEPTH_MAX 64
 #define PATH_BYTES_MAX 4096
+#define PIECE_MAX (4ll << 30) /* what the size in a ustar header can tell, and less */
 
 static const char *const saved_dirs[] = {"run", "dev/shm"};
 
@@ -78,39 +80,76 @@ static size_t pax_line(char *out, size_t cap, const char *key, const char *value
     return n + digits;
 }
 
-static int put_entry(struct writer *w, const char *name, const struct stat *st, char type, uint64_t size,
-                     const char *link)
+/* Where the bytes of an entry belong, for a file with holes: it is put back piece by piece. */
+struct piece {
+    uint64_t offset, bytes, file_bytes;
+};
+
+static int put_entry(struct writer *w, const char *name, const struct stat *st, char type, const char *link,
+                     const struct piece *piece)
 {
-    char pax[PATH_BYTES_MAX * 2 + 64];
+    char pax[PATH_BYTES_MAX * 2 + 256], number[24];
+    uint64_t bytes = piece ? piece->bytes : 0;
     size_t n = 0;
     if (strlen(name) >= sizeof(((struct header *)0)->name))
         n += pax_line(pax, sizeof(pax), "path", name);
     if (link && strlen(link) >= sizeof(((struct header *)0)->link))
         n += pax_line(pax + n, sizeof(pax) - n, "linkpath", link);
+    if (piece && bytes != piece->file_bytes) {
+        (void)snprintf(number, sizeof(number), "%" PRIu64, piece->offset);
+        n += pax_line(pax + n, sizeof(pax) - n, "HOLDFAST.offset", number);
+        (void)snprintf(number, sizeof(number), "%" PRIu64, piece->file_bytes);
+        n += pax_line(pax + n, sizeof(pax) - n, "HOLDFAST.size", number);
+    }
     int r = n ? put_header(w, "pax", st, 'x', n, NULL) : 0;
     if (r == 0 && n)
         r = put(w, pax, n);
     if (r == 0 && n)
         r = put_padding(w, n);
-    return r == 0 ? put_header(w, name, st, type, size, link) : r;
+    return r == 0 ? put_header(w, name, st, type, bytes, link) : r;
 }
 
-static int put_file(struct writer *w, int dir_fd, const char *base, const char *name, const struct stat *st)
+static int put_piece(struct writer *w, int fd, const char *name, const struct stat *st,
+                     const struct piece *piece)
 {
-    hf_auto_close int fd = openat(dir_fd, base, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    if (fd < 0)
-        return hf_err_set(w->err, -errno, "cannot read /%s: %s", name, strerror(errno));
-    uint64_t size = (uint64_t)st->st_size, done = 0;
-    int r = put_entry(w, name, st, '0', size, NULL);
     char chunk[65536];
-    while (r == 0 && done < size) {
-        ssize_t n = read(fd, chunk, HF_MIN(sizeof(chunk), (size_t)(size - done)));
+    int r = put_entry(w, name, st, '0', NULL, piece);
+    for (uint64_t done = 0; r == 0 && done < piece->bytes;) {
+        ssize_t n = pread(fd, chunk, (size_t)HF_MIN((uint64_t)sizeof(chunk), piece->bytes - done),
+                          (off_t)(piece->offset + done));
         if (n <= 0)
             return hf_err_set(w->err, n < 0 ? -errno : -EIO, "cannot read /%s", name);
         r = put(w, chunk, (size_t)n);
         done += (uint64_t)n;
     }
-    return r == 0 ? put_padding(w, size) : r;
+    return r == 0 ? put_padding(w, piece->bytes) : r;
+}
+
+/* Holes are not written: a file of a terabyte without a byte in it costs the box nothing, and so it must
+ * here.
+ */
+static int put_file(struct writer *w, int dir_fd, const char *base, const char *name, const struct stat *st)
+{
+    hf_auto_close int fd = openat(dir_fd, base, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (fd < 0)
+        return hf_err_set(w->err, -errno, "cannot read /%s: %s", name, strerror(errno));
+    struct piece piece = {.file_bytes = (uint64_t)st->st_size};
+    int r = 0;
+    bool any = false;
+    for (off_t at = 0; r == 0 && at < st->st_size; any = true) {
+        off_t data = lseek(fd, at, SEEK_DATA);
+        if (data < 0 && errno == ENXIO)
+            break; /* a hole up to the end */
+        off_t end = data < 0 ? -1 : lseek(fd, data, SEEK_HOLE);
+        if (end < 0)
+            return hf_err_set(w->err, -errno, "cannot read /%s: %s", name, strerror(errno));
+        piece.offset = (uint64_t)data;
+        piece.bytes = (uint64_t)HF_MIN(HF_MIN(end, st->st_size) - data, (off_t)PIECE_MAX);
+        r = put_piece(w, fd, name, st, &piece);
+        at = data + (off_t)piece.bytes;
+    }
+    piece.offset = piece.bytes = 0;
+    return r == 0 && !any ? put_entry(w, name, st, '0', NULL, &piece) : r;
 }
 
 static int put_dir(struct writer *w, int dir_fd, const char *name, dev_t dev, unsigned depth);
@@ -129,15 +168,15 @@ static int put_node(struct writer *w, int dir_fd, const char *base, const char *
     if (S_ISREG(st.st_mode))
         return put_file(w, dir_fd, base, name, &st);
     if (S_ISFIFO(st.st_mode))
-        return put_entry(w, name, &st, '6', 0, NULL);
+        return put_entry(w, name, &st, '6', NULL, NULL);
     if (S_ISLNK(st.st_mode)) {
         ssize_t n = readlinkat(dir_fd, base, link, sizeof(link) - 1);
         link[HF_MAX(n, (ssize_t)0)] = '\0';
-        return n < 0 ? 0 : put_entry(w, name, &st, '2', 0, link);
+        return n < 0 ? 0 : put_entry(w, name, &st, '2', link, NULL);
     }
     if (!S_ISDIR(st.st_mode))
         return 0;
-    int r = put_entry(w, name, &st, '5', 0, NULL);
+    int r = put_entry(w, name, &st, '5', NULL, NULL);
     hf_auto_close int fd = openat(dir_fd, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
     if (r < 0 || fd < 0)
         return r < 0 ? r : hf_err_set(w->err, -errno, "cannot read /%s: %s", name, strerror(errno));
@@ -186,7 +225,8 @@ int shim_tmpfs_save(struct shim *s, int dir_fd, struct hf_err *err)
 struct entry {
     struct header h;
     char name[PATH_BYTES_MAX], link[PATH_BYTES_MAX];
-    uint64_t size;
+    uint64_t size, offset, file_size;
+    bool in_pieces;
     uint32_t mode, uid, gid;
 };
 
@@ -214,29 +254,41 @@ static int read_exact(int fd, void *p, size_t n)
     return 0;
 }
 
-/* The lines of a pax header that we write. */
+/* "<length> <key>=<value>\n": by the length, since a value may have any byte but NUL. */
 static int read_pax(int fd, uint64_t size, struct entry *e)
 {
-    char text[PATH_BYTES_MAX * 2 + 64 + BLOCK];
+    char text[PATH_BYTES_MAX * 2 + 256 + BLOCK];
     uint64_t padded = (size + BLOCK - 1) / BLOCK * BLOCK;
-    if (padded >= sizeof(text))
+    if (padded > sizeof(text))
         return -EBADMSG;
     int r = read_exact(fd, text, (size_t)padded);
-    if (r < 0)
-        return r;
-    text[size] = '\0';
-    char *save = NULL;
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *key = strchr(line, ' '), *value = key ? strchr(key, '=') : NULL;
-        if (!value)
+    for (struct hf_str rest = {text, (size_t)size}; r == 0 && rest.n;) {
+        uint64_t n;
+        const char *space = memchr(rest.p, ' ', rest.n);
+        size_t digits = space ? (size_t)(space - rest.p) : 0;
+        if (hf_parse_u64((struct hf_str){rest.p, digits}, rest.n, &n) < 0 || n < digits + 4 ||
+            rest.p[n - 1] != '\n')
             return -EBADMSG;
-        *value++ = '\0';
-        if (strcmp(key + 1, "path") == 0)
-            (void)snprintf(e->name, sizeof(e->name), "%s", value);
-        else if (strcmp(key + 1, "linkpath") == 0)
-            (void)snprintf(e->link, sizeof(e->link), "%s", value);
+        struct hf_str key = {rest.p + digits + 1, (size_t)n - digits - 2}, value = {0};
+        const char *eq = memchr(key.p, '=', key.n);
+        if (!eq)
+            return -EBADMSG;
+        value = (struct hf_str){eq + 1, (size_t)(key.p + key.n - eq - 1)};
+        key.n = (size_t)(eq - key.p);
+        if (value.n >= PATH_BYTES_MAX)
+            return -EBADMSG;
+        if (hf_str_eq(key, "path"))
+            (void)snprintf(e->name, sizeof(e->name), "%.*s", (int)value.n, value.p);
+        else if (hf_str_eq(key, "linkpath"))
+            (void)snprintf(e->link, sizeof(e->link), "%.*s", (int)value.n, value.p);
+        else if (hf_str_eq(key, "HOLDFAST.offset"))
+            r = hf_parse_u64(value, INT64_MAX, &e->offset);
+        else if (hf_str_eq(key, "HOLDFAST.size"))
+            r = hf_parse_u64(value, INT64_MAX, &e->file_size);
+        e->in_pieces |= hf_str_eq(key, "HOLDFAST.size");
+        rest = (struct hf_str){rest.p + n, rest.n - (size_t)n};
     }
-    return 0;
+    return r;
 }
 
 /* 1: an entry, 0: the end. */
@@ -244,6 +296,8 @@ static int read_header(int fd, struct entry *e)
 {
     uint64_t mode, uid, gid;
     e->name[0] = e->link[0] = '\0';
+    e->offset = e->file_size = 0;
+    e->in_pieces = false;
     for (;;) {
         int r = read_exact(fd, &e->h, sizeof(e->h));
         if (r < 0)
@@ -273,11 +327,15 @@ static int read_header(int fd, struct entry *e)
 
 static int load_file(int tar_fd, int root_fd, const struct entry *e)
 {
+    int truncate = e->offset ? 0 : O_TRUNC; /* the first piece may be further on, in a new file */
     hf_auto_close int fd =
-        hf_open_in_root_nolink(root_fd, e->name, O_WRONLY | O_CREAT | O_TRUNC | O_NONBLOCK, 0600);
+        hf_open_in_root_nolink(root_fd, e->name, O_WRONLY | O_CREAT | O_NONBLOCK | truncate, 0600);
     char chunk[65536];
     uint64_t padded = (e->size + BLOCK - 1) / BLOCK * BLOCK, left = e->size;
     int r = fd < 0 ? fd : 0;
+    if (r == 0 && e->in_pieces &&
+        (ftruncate(fd, (off_t)e->file_size) < 0 || lseek(fd, (off_t)e->offset, SEEK_SET) < 0))
+        r = -errno;
     for (uint64_t done = 0; done < padded && r >= 0;) {
         size_t n = HF_MIN(sizeof(chunk), (size_t)(padded - done));
         r = read_exact(tar_fd, chunk, n);

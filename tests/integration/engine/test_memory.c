@@ -202,6 +202,41 @@ static void test_memory(void **state)
     h_close(&host, true);
 }
 
+/* What a hostile box puts there: files that are mostly holes, and names that look like headers. */
+static void test_memory_file_systems(void **state)
+{
+    static const char long_name[] =
+        "n=$(printf 'x%.0s' $(seq 99)); f=\"/dev/shm/$n\n15 path=forged\n\"; ";
+    h_open(&host, 0);
+    require_criu();
+    struct hf_box *box = h_create(&host, "holes");
+    h_expect(box,
+             "cd /dev/shm; truncate -s 1099511627776 hole; truncate -s 9663676416 two; : > empty; "
+             "printf a | dd of=two bs=1 seek=1000000 conv=notrunc 2>/dev/null; "
+             "printf b | dd of=two bs=1 seek=9000000000 conv=notrunc 2>/dev/null; chmod 0400 two; echo on",
+             "on\n");
+    hf_auto_free char *make = hf_xasprintf("%secho named > \"$(printf \"$f\")\"; echo on", long_name);
+    h_expect(box, make, "on\n");
+    hf_auto_free char *dir = save(box, "s-holes", true, false), *tar = hf_xasprintf("%s/tmpfs.tar", dir);
+    struct stat st;
+    assert_int_equal(stat(tar, &st), 0);
+    assert_true(st.st_size < 1 << 20);
+    struct hf_box *copy = start("holes-too", dir, true, 2, true);
+    h_expect(
+        copy,
+        "cd /dev/shm; stat -c '%s %a' hole two empty; "
+        "dd if=two bs=1 skip=1000000 count=1 2>/dev/null; dd if=two bs=1 skip=9000000000 count=1 2>/dev/null",
+        "1099511627776 644\n9663676416 400\n0 644\nab");
+    hf_auto_free char *look =
+        hf_xasprintf("%scat \"$(printf \"$f\")\"; ls /forged 2>/dev/null | wc -l", long_name);
+    h_expect(copy, look, "named\n0\n");
+    destroy_ok(box);
+    destroy_ok(copy);
+    assert_int_equal(hf_remove_tree(dir), 0);
+    h_assert_clean(&host);
+    h_close(&host, true);
+}
+
 /* What the second and the tenth pause must keep as the first did. */
 static void test_again_and_again(void **state)
 {
@@ -254,6 +289,7 @@ int main(int argc, char **argv)
         cmocka_unit_test_teardown(test_adopt_frozen, h_reset),
         cmocka_unit_test_teardown(test_disk, h_reset),
         cmocka_unit_test_teardown(test_memory, h_reset),
+        cmocka_unit_test_teardown(test_memory_file_systems, h_reset),
         cmocka_unit_test_teardown(test_again_and_again, h_reset),
         cmocka_unit_test_teardown(test_refused, h_reset),
     };

@@ -306,6 +306,23 @@ static void test_woken_at_once(void **state)
     assert_int_equal(sb->state, HF_RUNNING);
 }
 
+/* Paused ones don't count, until they are resumed. */
+static void test_limit(void **state)
+{
+    struct hf_harness *h = *state;
+    struct hf_err err = {0};
+    h->cfg.max_sandboxes = 1;
+    h->cfg.pause_warm_s = 3600;
+    struct hf_sandbox *a = hf_harness_create(h);
+    assert_int_equal(hf_control_admit(h->c, "default", &err), -EAGAIN);
+    pause_warm(h, a);
+    assert_int_equal(hf_control_admit(h->c, "default", &err), 0);
+    assert_int_equal(hf_control_admit_resume(a, &err), 0);
+    struct hf_sandbox *b = hf_harness_create(h);
+    assert_int_equal(hf_control_admit_resume(a, &err), -EAGAIN);
+    assert_int_equal(hf_control_admit_resume(b, &err), 0); /* it runs: joining costs nothing */
+}
+
 /* Short of memory: the longest pause first, one at a time; what can't be saved is asked once. */
 static void test_pressure(void **state)
 {
@@ -380,7 +397,7 @@ static void test_drain_without_memory(void **state)
     hf_control_drain(h->c, hf_harness_on_done, &done);
     hf_harness_wait(h, &done);
     assert_int_equal(sb->state, HF_PAUSED);
-    assert_string_equal(sb->row.pause_depth, "cold");
+    assert_string_equal(sb->row.pause_depth, "disk");
     hf_auto_snapshot_row struct hf_snapshot_row row = {0};
     assert_int_equal(hf_get_snapshot(h->meta, sb->row.pause_id, &row), 1);
     assert_string_equal(row.kind, "disk");
@@ -625,6 +642,30 @@ static void test_rollback_fails(void **state)
     assert_int_equal(sb->state, HF_RUNNING);
 }
 
+/* A resume that comes between the failure and the way back gets the old state, not the new one again. */
+static void test_rollback_fails_and_traffic_comes(void **state)
+{
+    struct hf_harness *h = *state;
+    struct hf_sandbox *sb = hf_harness_create(h);
+    struct taken a = good(h, sb, &full);
+    struct hf_box *before = sb->box;
+    struct hf_created cr = {0}, resumed = {0};
+    h->fake->fail_create = -EIO;
+    hf_rollback(sb, &a.row, hf_harness_on_created, &cr);
+    while (!sb->driver_busy || sb->state != HF_PAUSED)
+        (void)uv_run(&h->loop, UV_RUN_ONCE);
+    h->fake->fail_create = 0;
+    unsigned creates = h->fake->creates;
+    hf_sandbox_resume(sb, 60, "traffic", hf_harness_on_created, &resumed);
+    hf_harness_wait(h, &cr.done);
+    hf_harness_wait(h, &resumed.done);
+    assert_int_equal(cr.err.r, -EIO);
+    assert_int_equal(resumed.err.r, 0);
+    assert_ptr_equal(sb->box, before);
+    assert_int_equal(sb->state, HF_RUNNING);
+    assert_int_equal(h->fake->creates, creates);
+}
+
 /* Two boxes can't have the volume: the present state is saved first, and taken up again at a failure. */
 static void test_rollback_with_volume(void **state)
 {
@@ -750,6 +791,7 @@ int main(void)
         T(test_delete),
         T(test_pins),
         T(test_woken_at_once),
+        T(test_limit),
         T(test_pressure),
         T(test_drain),
         T(test_drain_without_memory),
@@ -760,6 +802,7 @@ int main(void)
         T(test_fork_abandoned),
         T(test_rollback),
         T(test_rollback_fails),
+        T(test_rollback_fails_and_traffic_comes),
         T(test_rollback_with_volume),
         cmocka_unit_test(test_policy_document),
         T(test_steps_and_retention),
