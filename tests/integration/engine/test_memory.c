@@ -205,8 +205,7 @@ static void test_memory(void **state)
 /* What a hostile box puts there: files that are mostly holes, and names that look like headers. */
 static void test_memory_file_systems(void **state)
 {
-    static const char long_name[] =
-        "n=$(printf 'x%.0s' $(seq 99)); f=\"/dev/shm/$n\n15 path=forged\n\"; ";
+    static const char long_name[] = "n=$(printf 'x%.0s' $(seq 99)); f=\"/dev/shm/$n\n15 path=forged\n\"; ";
     h_open(&host, 0);
     require_criu();
     struct hf_box *box = h_create(&host, "holes");
