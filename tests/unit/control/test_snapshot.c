@@ -388,21 +388,6 @@ static void test_drain(void **state)
     assert_int_equal(warm->state, HF_PAUSED);
 }
 
-static void test_drain_without_memory(void **state)
-{
-    struct hf_harness *h = *state;
-    h->fake->fail_save = -EOPNOTSUPP;
-    struct hf_sandbox *sb = hf_harness_create(h);
-    int done = 0;
-    hf_control_drain(h->c, hf_harness_on_done, &done);
-    hf_harness_wait(h, &done);
-    assert_int_equal(sb->state, HF_PAUSED);
-    assert_string_equal(sb->row.pause_depth, "disk");
-    hf_auto_snapshot_row struct hf_snapshot_row row = {0};
-    assert_int_equal(hf_get_snapshot(h->meta, sb->row.pause_id, &row), 1);
-    assert_string_equal(row.kind, "disk");
-}
-
 /* ---- after a restart ---- */
 
 static void plant(struct hf_harness *h, const char *id, const char *purpose, const char *st, bool complete)
@@ -794,7 +779,6 @@ int main(void)
         T(test_limit),
         T(test_pressure),
         T(test_drain),
-        T(test_drain_without_memory),
         T(test_recover),
         T(test_fill),
         T(test_fork),
