@@ -111,7 +111,7 @@ static int parse_v2(struct hf_call *call, struct query *q)
 static bool selected(const struct hf_sandbox *sb, const char *tenant, const struct query *q)
 {
     bool running = sb->state == HF_RUNNING;
-    bool paused = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
+    bool paused = hf_state_asleep(sb->state);
     if (q->nothing ||
         !((running && (q->states & HF_FILTER_RUNNING)) || (paused && (q->states & HF_FILTER_PAUSED))))
         return false;

@@ -157,11 +157,6 @@ static void wake(struct hf_call *call, struct hf_sandbox *sb, int64_t timeout_s)
         hf_sandbox_resume(sb, timeout_s, HF_CAUSE_API, on_resumed, call);
 }
 
-static bool asleep(const struct hf_sandbox *sb)
-{
-    return sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
-}
-
 static void connect_sandbox(struct hf_call *call, int64_t timeout_s)
 {
     struct hf_err err = {0};
@@ -179,7 +174,7 @@ static void connect_sandbox(struct hf_call *call, int64_t timeout_s)
     struct hf_sandbox *sb = any_sandbox(call);
     if (!sb)
         return;
-    if (asleep(sb)) {
+    if (hf_state_asleep(sb->state)) {
         sb->pause.reboot |= json_is_false(memory); /* the SDK's onResume: 'reboot' */
         wake(call, sb, timeout_s > 0 ? timeout_s : sb->row.timeout_s);
         return;
@@ -219,7 +214,7 @@ static void resume(struct hf_call *call)
     struct hf_sandbox *sb = any_sandbox(call);
     if (!sb)
         return;
-    if (asleep(sb))
+    if (hf_state_asleep(sb->state))
         wake(call, sb, timeout_s);
     else if (sb->state == HF_RUNNING)
         hf_call_fail(call, 409, "Sandbox %s is already running", sb->row.id);

@@ -213,6 +213,8 @@ void hf_sandbox_move(struct hf_sandbox *sb, struct hf_meta_batch *b, enum hf_sta
  * before with err. */
 void hf_sandbox_bring_back(struct hf_sandbox *sb, const char *from_dir, bool memory, int64_t timeout_s,
                            hf_sandbox_cb cb, void *arg);
+/* What it is paused in, in the batch and in its row; depth as in control/persist.h, "" when it runs. */
+void hf_pause_set(struct hf_sandbox *sb, struct hf_meta_batch *b, const char *depth, const char *pause_id);
 /* pause.c: the batch says that it runs again, in this generation. */
 void hf_pause_over(struct hf_sandbox *sb, struct hf_meta_batch *b, int64_t generation);
 /* At start: an adopted box goes on (thaw) or stands still; a cold pause stays what it is. */

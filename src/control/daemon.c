@@ -82,7 +82,7 @@ static void on_lookup(void *self, struct hf_str id, struct hf_route *ret)
     ret->state = HF_ROUTE_NOT_FOUND;
     if (!sb)
         return;
-    bool asleep = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
+    bool asleep = hf_state_asleep(sb->state);
     if (sb->state == HF_CREATING) {
         ret->state = HF_ROUTE_TRANSITION;
     } else if (asleep && hf_sandbox_wakes(sb) && !hf_pause_is_disk_only(sb)) {

@@ -47,7 +47,7 @@ static void in_transition(const struct hf_sandbox *sb, struct hf_err *err)
 
 /* ---- warm ---- */
 
-static void set_pause(struct hf_sandbox *sb, struct hf_meta_batch *b, const char *depth, const char *pause_id)
+void hf_pause_set(struct hf_sandbox *sb, struct hf_meta_batch *b, const char *depth, const char *pause_id)
 {
     (void)snprintf(sb->row.pause_depth, sizeof(sb->row.pause_depth), "%s", depth);
     (void)snprintf(sb->row.pause_id, sizeof(sb->row.pause_id), "%s", pause_id);
@@ -127,7 +127,7 @@ static void on_frozen(void *arg, const struct hf_err *err)
     }
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
-    set_pause(sb, b, "warm", "");
+    hf_pause_set(sb, b, "warm", "");
     /* Where it becomes cold now the delay may not come first. */
     if (!sb->pause.cold_wanted && !sb->pause.hold)
         arm_cold(sb);
@@ -195,7 +195,7 @@ void hf_sandbox_pause(struct hf_sandbox *sb, const struct hf_pause_ask *ask, hf_
     sb->row.paused_ms = hf_real_ms();
     struct hf_meta_batch *b = hf_meta_batch_new();
     hf_sandbox_move(sb, b, HF_PAUSING, ask->cause, ask->detail);
-    set_pause(sb, b, "", "");
+    hf_pause_set(sb, b, "", "");
     hf_meta_commit(sb->c->meta, b, 0, on_pausing_row, sb);
 }
 
@@ -255,7 +255,7 @@ static void cold_row(void *arg, struct hf_meta_batch *b, const char *snapshot_id
         hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
     if (sb->state != HF_PAUSED)
         return;
-    set_pause(sb, b, o->memory ? "cold" : "disk", snapshot_id);
+    hf_pause_set(sb, b, o->memory ? "cold" : "disk", snapshot_id);
     o->recorded = true;
 }
 
@@ -329,7 +329,7 @@ void hf_pause_over(struct hf_sandbox *sb, struct hf_meta_batch *b, int64_t gener
     sb->row.generation = generation;
     sb->row.paused_ms = 0;
     (void)snprintf(sb->pause.spent, sizeof(sb->pause.spent), "%s", sb->row.pause_id);
-    set_pause(sb, b, "", "");
+    hf_pause_set(sb, b, "", "");
 }
 
 /* It ran on and its row says so: what it was paused in is not needed any more. */
@@ -513,7 +513,7 @@ void hf_sandbox_resume(struct hf_sandbox *sb, int64_t timeout_s, const char *cau
                        void *arg)
 {
     struct hf_err err = {0};
-    if (sb->state != HF_PAUSED && sb->state != HF_PAUSING && sb->state != HF_RESUMING) {
+    if (!hf_state_asleep(sb->state)) {
         if (sb->state != HF_RUNNING)
             in_transition(sb, &err);
         answer_soon(sb, &err, cb, arg);
@@ -576,7 +576,7 @@ void hf_pause_settle(struct hf_sandbox *sb, bool thaw)
     } else {
         if (sb->state == HF_PAUSING)
             hf_sandbox_move(sb, b, HF_PAUSED, sb->row.cause, sb->row.detail);
-        set_pause(sb, b, "warm", "");
+        hf_pause_set(sb, b, "warm", "");
         arm_cold(sb);
     }
     hf_meta_commit(sb->c->meta, b, HF_META_LAZY, NULL, NULL);

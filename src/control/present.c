@@ -48,17 +48,16 @@ static json_t *mounts_of(const struct hf_sandbox_row *row)
 json_t *hf_present_listed(const struct hf_sandbox *sb)
 {
     const struct hf_sandbox_row *row = &sb->row;
-    json_t *v = json_pack(
-        "{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "templateID", row->template_id, "sandboxID", row->id,
-        "clientID", HF_CLIENT_ID, "envdVersion", row->envd_version, "state",
-        sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING ? "paused" : "running",
-        "cpuCount", (json_int_t)HF_MAX((row->cpu_millis + 999) / 1000, (int64_t)1), "memoryMB",
-        (json_int_t)(row->memory_bytes >> 20), "diskSizeMB", (json_int_t)(row->disk_bytes >> 20), "metadata",
-        sb->metadata);
+    json_t *v = json_pack("{s:s, s:s, s:s, s:s, s:s, s:I, s:I, s:I, s:O}", "templateID", row->template_id,
+                          "sandboxID", row->id, "clientID", HF_CLIENT_ID, "envdVersion", row->envd_version,
+                          "state", hf_state_asleep(sb->state) ? "paused" : "running", "cpuCount",
+                          (json_int_t)HF_MAX((row->cpu_millis + 999) / 1000, (int64_t)1), "memoryMB",
+                          (json_int_t)(row->memory_bytes >> 20), "diskSizeMB",
+                          (json_int_t)(row->disk_bytes >> 20), "metadata", sb->metadata);
     if (*row->alias)
         (void)json_object_set_new(v, "alias", json_string(row->alias));
     (void)json_object_set_new(v, "startedAt", hf_present_time(row->started_ms));
-    bool paused = sb->state == HF_PAUSED || sb->state == HF_PAUSING || sb->state == HF_RESUMING;
+    bool paused = hf_state_asleep(sb->state);
     (void)json_object_set_new(v, "endAt", hf_present_time(paused ? row->paused_ms : row->end_ms));
     (void)json_object_set_new(v, "volumeMounts", mounts_of(row));
     return v;

@@ -67,13 +67,6 @@ static void forget_old(struct rollback *k)
         finish(k);
 }
 
-static void set_pause(struct hf_sandbox *sb, struct hf_meta_batch *b, const char *depth, const char *image)
-{
-    (void)snprintf(sb->row.pause_depth, sizeof(sb->row.pause_depth), "%s", depth);
-    (void)snprintf(sb->row.pause_id, sizeof(sb->row.pause_id), "%s", image);
-    hf_set_sandbox_pause(b, sb->row.id, sb->row.generation, depth, image, sb->row.paused_ms);
-}
-
 static void on_again(void *arg, struct hf_sandbox *sb, const struct hf_err *err)
 {
     struct rollback *k = arg;
@@ -100,7 +93,7 @@ static void put_back(void *arg)
     sb->wired = k->wired;
     sb->ca_sent = k->ca_sent;
     struct hf_meta_batch *b = hf_meta_batch_new();
-    set_pause(sb, b, k->old_depth, k->old_image);
+    hf_pause_set(sb, b, k->old_depth, k->old_image);
     hf_meta_commit(sb->c->meta, b, 0, NULL, NULL);
     hf_snapshot_delete(sb->c, sb->row.tenant, k->image, NULL, NULL);
     hf_killpoint("rollback.put-back");
@@ -144,7 +137,7 @@ static void exchange(struct rollback *k)
     sb->wired = false;
     sb->pause.cold_at_boot_ms = 0;
     struct hf_meta_batch *b = hf_meta_batch_new();
-    set_pause(sb, b, strcmp(k->to.kind, "full") == 0 ? "cold" : "disk", k->image);
+    hf_pause_set(sb, b, strcmp(k->to.kind, "full") == 0 ? "cold" : "disk", k->image);
     hf_meta_commit(sb->c->meta, b, 0, NULL, NULL); /* rows are written in order: before the resume's */
     hf_killpoint("rollback.exchanged");
     hf_sandbox_resume(sb, k->timeout_s, "rollback", on_resumed, k);

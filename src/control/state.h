@@ -23,3 +23,8 @@ static inline bool hf_state_ended(enum hf_state s)
 {
     return s == HF_KILLED || s == HF_FAILED;
 }
+/* Pausing, paused or resuming: paused, to whoever asks from outside. */
+static inline bool hf_state_asleep(enum hf_state s)
+{
+    return s == HF_PAUSING || s == HF_PAUSED || s == HF_RESUMING;
+}

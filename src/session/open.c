@@ -181,11 +181,6 @@ static void claim_again(struct session_op *op, struct hf_sandbox *sb)
     hf_control_event(op->s->c, op->tenant, sb->row.id, op->row.id, "session.claimed", "", op->row.key);
 }
 
-static bool asleep(const struct hf_sandbox *sb)
-{
-    return sb->state == HF_PAUSING || sb->state == HF_PAUSED || sb->state == HF_RESUMING;
-}
-
 /* The oldest running one, the bound one before others; where none runs, one that sleeps. *ret_other: one that
  * must be gone first. */
 static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_other)
@@ -199,7 +194,7 @@ static struct hf_sandbox *choose(struct session_op *op, struct hf_sandbox **ret_
         if (hf_state_ended(sb->state) || strcmp(sb->row.session_id, op->row.id) != 0)
             continue;
         bool bound = strcmp(sb->row.id, op->row.sandbox_id) == 0;
-        int rank = sb->state == HF_RUNNING ? 3 + bound : asleep(sb) ? 1 + bound : 0;
+        int rank = sb->state == HF_RUNNING ? 3 + bound : hf_state_asleep(sb->state) ? 1 + bound : 0;
         if (rank > best_rank) {
             *ret_other = best ? best : *ret_other;
             best = sb;
@@ -261,7 +256,7 @@ static void on_awake(void *arg, struct hf_sandbox *awake, const struct hf_err *e
     struct session_op *op = ((struct probe *)arg)->op;
     struct hf_sandbox *sb = ((struct probe *)arg)->sb;
     free(arg);
-    if (awake || !asleep(sb)) /* killed meanwhile: the session goes on without it */
+    if (awake || !hf_state_asleep(sb->state)) /* killed meanwhile: the session goes on without it */
         bind_step(op);
     else
         hf_session_fail(op, err);
@@ -298,7 +293,7 @@ static void bind_step(struct session_op *op)
         ensure_volume(op);
         return;
     }
-    if (asleep(sb)) {
+    if (hf_state_asleep(sb->state)) {
         wake(op, sb);
         return;
     }
