@@ -41,7 +41,7 @@ static int list(struct hf_cli *cli, json_t *into, struct hf_err *err)
     return 0;
 }
 
-static void print_list(struct hf_cli *cli, const json_t *all)
+static void print_list(const struct hf_cli *cli, const json_t *all)
 {
     static const char *const heads[] = {"NAME",   "VERSION", "SANDBOXES", "ALLOWED",
                                         "DENIED", "RULES",   "CHANGED",   NULL};
@@ -78,19 +78,10 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     json_auto_t *all = json_array();
-    size_t i;
-    json_t *p;
     if (list(cli, all, &err) < 0)
         return hf_cli_fail(cli, &err);
-    if (cli->json) {
-        hf_show_json(all);
-    } else if (cli->quiet) {
-        json_array_foreach(all, i, p)(void) puts(hf_show_str(p, "name"));
-    } else if (json_array_size(all) == 0) {
-        hf_cli_say(cli, "no policies; `holdfast policy set NAME --allow HOST` makes one");
-    } else {
-        print_list(cli, all);
-    }
+    hf_show_list(cli, all, "name", "no policies; `holdfast policy set NAME --allow HOST` makes one",
+                 print_list);
     return HF_EXIT_OK;
 }
 

@@ -183,7 +183,7 @@ static int list(struct hf_cli *cli, const struct hf_args *args, bool all, json_t
     return 0;
 }
 
-static void print_list(struct hf_cli *cli, const json_t *sandboxes)
+static void print_list(const struct hf_cli *cli, const json_t *sandboxes)
 {
     static const char *const heads[] = {"ID",  "STATE",  "TEMPLATE", "STARTED", "ENDS IN",
                                         "CPU", "MEMORY", "METADATA", NULL};
@@ -219,22 +219,13 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     bool more = false;
-    json_t *all = json_array(), *s;
-    size_t i;
+    json_t *all = json_array();
     int r = list(cli, args, hf_arg(args, "all") != NULL, all, &more, &err);
     if (r < 0) {
         json_decref(all);
         return hf_cli_fail(cli, &err);
     }
-    if (cli->json) {
-        hf_show_json(all);
-    } else if (cli->quiet) {
-        json_array_foreach(all, i, s)(void) puts(hf_show_str(s, "sandboxID"));
-    } else if (json_array_size(all) == 0) {
-        hf_cli_say(cli, "no sandboxes; `holdfast sandbox create` makes one");
-    } else {
-        print_list(cli, all);
-    }
+    hf_show_list(cli, all, "sandboxID", "no sandboxes; `holdfast sandbox create` makes one", print_list);
     if (more)
         hf_cli_say(cli, "there are more; --all lists every one");
     json_decref(all);

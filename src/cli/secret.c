@@ -279,20 +279,10 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     json_auto_t *all = json_array();
-    size_t i;
-    json_t *s;
     (void)args;
     if (fetch_all(cli, all, &err) < 0)
         return hf_cli_fail(cli, &err);
-    if (cli->json) {
-        hf_show_json(all);
-    } else if (cli->quiet) {
-        json_array_foreach(all, i, s)(void) puts(hf_show_str(s, "name"));
-    } else if (json_array_size(all) == 0) {
-        hf_cli_say(cli, "no secrets; `holdfast secret set NAME` makes one");
-    } else {
-        print_table(cli, all);
-    }
+    hf_show_list(cli, all, "name", "no secrets; `holdfast secret set NAME` makes one", print_table);
     return HF_EXIT_OK;
 }
 

@@ -207,21 +207,14 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     char next[1024] = "";
-    json_t *all = json_array(), *s;
-    size_t i;
+    json_t *all = json_array();
     int r;
     do
         r = list_page(cli, next, all, &err);
     while (r == 0 && *next && hf_arg(args, "all"));
-    if (r == 0 && cli->json) {
-        hf_show_json(all);
-    } else if (r == 0 && cli->quiet) {
-        json_array_foreach(all, i, s)(void) puts(hf_show_str(s, "key"));
-    } else if (r == 0 && json_array_size(all) == 0) {
-        hf_cli_say(cli, "no sessions; `holdfast session open AGENT:USER:CONVERSATION` makes one");
-    } else if (r == 0) {
-        print_list(cli, all);
-    }
+    if (r == 0)
+        hf_show_list(cli, all, "key",
+                     "no sessions; `holdfast session open AGENT:USER:CONVERSATION` makes one", print_list);
     if (r == 0 && *next)
         hf_cli_say(cli, "there are more; --all lists every one");
     json_decref(all);

@@ -16,6 +16,22 @@ void hf_show_json(const json_t *j)
         (void)fputc('\n', stdout);
 }
 
+void hf_show_list(const struct hf_cli *cli, const json_t *all, const char *key, const char *none,
+                  void (*print)(const struct hf_cli *cli, const json_t *all))
+{
+    size_t i;
+    const json_t *one;
+    if (cli->json) {
+        hf_show_json(all);
+    } else if (cli->quiet) {
+        json_array_foreach(all, i, one)(void) puts(hf_show_str(one, key));
+    } else if (json_array_size(all) == 0) {
+        hf_cli_say(cli, "%s", none);
+    } else {
+        print(cli, all);
+    }
+}
+
 const char *hf_show_str(const json_t *j, const char *key)
 {
     const char *s = json_string_value(json_object_get(j, key));

@@ -8,6 +8,10 @@
 
 /* Prints JSON for programs: one line, or indented on a terminal. */
 void hf_show_json(const json_t *j);
+/* A list as the options ask for it: JSON, the values of key (--quiet), the sentence none when it is empty, or
+ * print's table. */
+void hf_show_list(const struct hf_cli *cli, const json_t *all, const char *key, const char *none,
+                  void (*print)(const struct hf_cli *cli, const json_t *all));
 /* A string member, or "" . */
 const char *hf_show_str(const json_t *j, const char *key);
 /* "5m 3s" since or until a time stamp; "" when it is absent or broken. Returns out. */

@@ -131,19 +131,9 @@ static int run_ls(struct hf_cli *cli, const struct hf_args *args)
 {
     struct hf_err err = {0};
     json_auto_t *all = json_array();
-    size_t i;
-    json_t *s;
     if (fetch_all(cli, hf_arg(args, "sandbox"), all, &err) < 0)
         return hf_cli_fail(cli, &err);
-    if (cli->json) {
-        hf_show_json(all);
-    } else if (cli->quiet) {
-        json_array_foreach(all, i, s)(void) puts(hf_show_str(s, "id"));
-    } else if (json_array_size(all) == 0) {
-        hf_cli_say(cli, "no snapshots; `holdfast snapshot create SANDBOX` takes one");
-    } else {
-        print_list(cli, all);
-    }
+    hf_show_list(cli, all, "id", "no snapshots; `holdfast snapshot create SANDBOX` takes one", print_list);
     return HF_EXIT_OK;
 }
 
