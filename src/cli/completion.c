@@ -103,10 +103,14 @@ static void bash_values(const struct hf_verb *const *path, size_t n)
     }
 }
 
+/* An alias is one in its group only: what is `info` in one may be an alias of `show` in another. */
 static void bash_aliases(const struct hf_verb *const *path, size_t n)
 {
-    if (path[n - 1]->alias)
-        (void)printf("            '%s') word=%s ;;\n", path[n - 1]->alias, path[n - 1]->name);
+    if (!path[n - 1]->alias)
+        return;
+    (void)printf("            '");
+    put_path(path, n - 1, " ");
+    (void)printf("%s%s') word=%s ;;\n", n > 2 ? " " : "", path[n - 1]->alias, path[n - 1]->name);
 }
 
 static void bash_groups(const struct hf_verb *const *path, size_t n)
@@ -127,7 +131,7 @@ static void put_bash(void)
         "    local at='' word cand='' list='' files='' values='' i\n"
         "    for ((i = 1; i < COMP_CWORD; i++)); do\n"
         "        word=${COMP_WORDS[i]}\n"
-        "        case $word in");
+        "        case \"${at:+$at }$word\" in");
     walk_all(bash_aliases);
     (void)puts("        esac\n"
                "        case \"${at:+$at }$word\" in");

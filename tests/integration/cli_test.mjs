@@ -107,6 +107,9 @@ test('completion scripts are valid and know every command', async () => {
     assert.ok((await complete('holdfast', 'sandbox', 'ls', '--state', 'p')).includes('paused'))
     mock.box('icomplete')
     assert.ok((await complete('holdfast', 'sandbox', 'info', 'icom')).includes('icomplete'))
+    // An alias of one group is no alias in another.
+    assert.ok((await complete('holdfast', 'snapshot', 'info', '--j')).includes('--json'))
+    assert.ok((await complete('holdfast', 'template', 'rm', '--j')).includes('--json'))
     mock.sandboxes.clear()
   }
   const fish = (await ok(['completion', 'fish'])).stdout
