@@ -10,7 +10,7 @@
 struct fact {
     struct hf_list node;
     struct hf_sandbox *sb;
-    bool alive;
+    bool alive, frozen;
     struct hf_box_exit exit;
 };
 
@@ -75,26 +75,6 @@ static void orphan_gone(void *arg, const struct hf_err *err)
         hf_log_error("parts of an unknown box are left behind", "error=%s", hf_log_quote(err->msg));
 }
 
-static void on_found(void *arg, const struct hf_box_found *f)
-{
-    struct reconcile *rec = arg;
-    struct hf_control *c = rec->c;
-    struct hf_sandbox *sb = *f->sandbox_id ? hf_sandbox_find(c, NULL, f->sandbox_id) : NULL;
-    if (!sb || sb->box) {
-        if (*f->sandbox_id)
-            hf_log_warn("destroying a box that nobody owns", "sandbox=%s", f->sandbox_id);
-        rec->orphans++;
-        c->driver->ops->destroy(c->driver, f->box, orphan_gone, NULL);
-        return;
-    }
-    sb->box = f->box;
-    struct fact *fact = hf_new(struct fact);
-    fact->sb = sb;
-    fact->alive = f->alive;
-    fact->exit = f->exit;
-    hf_list_add_tail(&rec->facts, &fact->node);
-}
-
 static struct fact *fact_of(struct reconcile *rec, const struct hf_sandbox *sb)
 {
     hf_list_foreach(it, &rec->facts)
@@ -104,6 +84,40 @@ static struct fact *fact_of(struct reconcile *rec, const struct hf_sandbox *sb)
             return f;
     }
     return NULL;
+}
+
+/* Of two boxes of one sandbox, the one that its row speaks of: after a rollback the former one stands still
+ * until it is removed, while the sandbox runs on in the other. */
+static bool fits(const struct hf_sandbox *sb, bool frozen)
+{
+    return frozen == (sb->state == HF_PAUSING || sb->state == HF_PAUSED);
+}
+
+static void on_found(void *arg, const struct hf_box_found *f)
+{
+    struct reconcile *rec = arg;
+    struct hf_control *c = rec->c;
+    struct hf_sandbox *sb = *f->sandbox_id ? hf_sandbox_find(c, NULL, f->sandbox_id) : NULL;
+    struct fact *fact = sb ? fact_of(rec, sb) : NULL;
+    bool taken = sb && (!fact || (fits(sb, f->frozen) && !fits(sb, fact->frozen)));
+    struct hf_box *unowned = !taken ? f->box : fact ? sb->box : NULL;
+    if (unowned) {
+        if (*f->sandbox_id)
+            hf_log_warn("destroying a box that nobody owns", "sandbox=%s", f->sandbox_id);
+        rec->orphans++;
+        c->driver->ops->destroy(c->driver, unowned, orphan_gone, NULL);
+    }
+    if (!taken)
+        return;
+    if (!fact) {
+        fact = hf_new(struct fact);
+        fact->sb = sb;
+        hf_list_add_tail(&rec->facts, &fact->node);
+    }
+    sb->box = f->box;
+    fact->alive = f->alive;
+    fact->frozen = f->frozen;
+    fact->exit = f->exit;
 }
 
 static void settle(struct reconcile *rec, struct hf_sandbox *sb)

@@ -295,6 +295,13 @@ void hf_fake_plant(const char *run_dir, const char *sandbox_id)
     write_text(dir, "id", sandbox_id);
 }
 
+void hf_fake_plant_frozen(const char *run_dir, const char *sandbox_id)
+{
+    hf_auto_free char *dir = new_dir(run_dir);
+    write_text(dir, "id", sandbox_id);
+    write_text(dir, "frozen", "1");
+}
+
 struct offline {
     const char *sandbox_id;
     enum hf_box_cause cause;
@@ -346,8 +353,9 @@ struct scan {
 static void scan_dir(void *arg, const char *dir)
 {
     struct scan *s = arg;
-    hf_auto_free char *id = read_text(dir, "id"), *exit = read_text(dir, "exit");
-    struct hf_box_found found = {.alive = id && !exit, .sandbox_id = id ? id : ""};
+    hf_auto_free char *id = read_text(dir, "id"), *exit = read_text(dir, "exit"),
+                      *frozen = read_text(dir, "frozen");
+    struct hf_box_found found = {.alive = id && !exit, .frozen = frozen, .sandbox_id = id ? id : ""};
     if (exit)
         found.exit = (struct hf_box_exit){.cause = (enum hf_box_cause)(int)strtol(exit, NULL, 10),
                                           .detail = "ended offline"};

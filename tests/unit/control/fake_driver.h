@@ -44,3 +44,4 @@ void hf_fake_watch(struct hf_fake *f);
 unsigned hf_fake_count(const char *run_dir);
 /* Makes a box that nobody has a row for. */
 void hf_fake_plant(const char *run_dir, const char *sandbox_id);
+void hf_fake_plant_frozen(const char *run_dir, const char *sandbox_id);

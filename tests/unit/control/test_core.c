@@ -426,6 +426,27 @@ static void look(void *arg, const struct hf_sandbox_row *row)
     s->wrong += strcmp(row->state, "running") != 0;
 }
 
+/* A rollback that was killed before it removed the former box, in whatever order the boxes are found. */
+static void test_restart_takes_the_running_box(void **state)
+{
+    struct hf_harness *h = *state;
+    char id[HF_ROW_ID], dir[128], now[128];
+    struct hf_sandbox *sb = hf_harness_create(h);
+    (void)snprintf(id, sizeof(id), "%s", sb->row.id);
+    (void)snprintf(dir, sizeof(dir), "%s", hf_box_control_socket(sb->box));
+    hf_harness_down(h);
+    for (int i = 0; i < 8; i++)
+        hf_fake_plant_frozen(h->run_dir, id);
+    hf_harness_up(h);
+    hf_harness_run_ms(h, 50);
+    sb = hf_sandbox_find(h->c, "default", id);
+    assert_non_null(sb);
+    (void)snprintf(now, sizeof(now), "%s", hf_box_control_socket(sb->box));
+    assert_string_equal(now, dir);
+    assert_int_equal(hf_fake_count(h->run_dir), 1);
+    row_is(h, id, "running", "api");
+}
+
 static void test_crash_at_every_point(void **state)
 {
     (void)state;
@@ -512,6 +533,7 @@ int main(int argc, char **argv)
         T(test_samples),
         cmocka_unit_test(test_decide),
         T(test_restart_adopts),
+        T(test_restart_takes_the_running_box),
         cmocka_unit_test(test_crash_at_every_point),
         cmocka_unit_test(test_bind_rule),
         cmocka_unit_test(test_parse_head),
