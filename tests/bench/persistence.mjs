@@ -1,7 +1,7 @@
 // ./dev bench persistence: pause, resume, snapshots, forks and rollbacks of a python process with 64 MiB of data, beside
 // plain CRIU and `runc checkpoint` on the same program in the same run. Options: --data DIR --base TAR
 // [--json] [--rounds N] [NAME...].
-import { execFileSync } from 'node:child_process'
+import { execFileSync, spawnSync } from 'node:child_process'
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
@@ -189,7 +189,7 @@ async function fifty() {
   const all = []
   for (let i = 0; i < 50; i++) all.push((await call('POST', '/v2/sandboxes', { templateID: 'base', timeout: 3600, memoryMB: 128 })).sandboxID)
   for (const id of all) await call('POST', `/sandboxes/${id}/pause`, { depth: 'cold' })
-  const shims = () => Number(execFileSync('sh', ['-c', `pgrep -cf 'holdfast-shim ${daemon.runDir}' || true`], { encoding: 'utf8' }))
+  const shims = () => Number(spawnSync('pgrep', ['-cf', `holdfast-shim ${daemon.runDir}`], { encoding: 'utf8' }).stdout)
   const left = shims()
   const t0 = now()
   await Promise.all(all.map((id) => call('POST', `/v2/sandboxes/${id}/connect`, { timeout: 3600 })))

@@ -165,3 +165,32 @@ struct hf_sandbox *hf_harness_create(struct hf_harness *h)
         fail_msg("%s", cr.err.msg);
     return hf_sandbox_find(h->c, "default", cr.id);
 }
+
+int hf_harness_setup(void **state)
+{
+    struct hf_harness *h = hf_new(struct hf_harness);
+    hf_harness_init(h);
+    hf_harness_up(h);
+    *state = h;
+    return 0;
+}
+
+int hf_harness_teardown(void **state)
+{
+    struct hf_harness *h = *state;
+    (void)unsetenv("HF_FAKE_NO_SPACE");
+    for (int i = 0; i < 200 && h->c->busy; i++)
+        hf_harness_run_ms(h, 10);
+    hf_harness_down(h);
+    hf_harness_done(h);
+    free(h);
+    return 0;
+}
+
+void hf_harness_on_outcome(void *arg, const struct hf_err *err)
+{
+    struct hf_outcome *o = arg;
+    o->done++;
+    if (err)
+        o->err = *err;
+}

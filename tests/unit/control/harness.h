@@ -22,6 +22,10 @@ void hf_harness_up(struct hf_harness *h);
 void hf_harness_down(struct hf_harness *h);
 void hf_harness_done(struct hf_harness *h);
 
+/* cmocka's: one that is up as *state; the end waits for what is under way, as the daemon does. */
+int hf_harness_setup(void **state);
+int hf_harness_teardown(void **state);
+
 /* Runs the loop until *flag is not 0; fails the test after five seconds. */
 void hf_harness_wait(struct hf_harness *h, const int *flag);
 void hf_harness_run_ms(struct hf_harness *h, unsigned ms);
@@ -37,4 +41,9 @@ struct hf_created {
 void hf_harness_on_created(void *arg, struct hf_sandbox *sb, const struct hf_err *err);
 /* Creates one and waits. */
 struct hf_sandbox *hf_harness_create(struct hf_harness *h);
-void hf_harness_on_done(void *arg, const struct hf_err *err); /* ++*(int *)arg */
+struct hf_outcome {
+    int done;
+    struct hf_err err;
+};
+void hf_harness_on_outcome(void *arg, const struct hf_err *err); /* of a struct hf_outcome */
+void hf_harness_on_done(void *arg, const struct hf_err *err);    /* ++*(int *)arg */

@@ -14,24 +14,6 @@
 #include "control/reconcile.h"
 #include "harness.h"
 
-static int setup(void **state)
-{
-    struct hf_harness *h = hf_new(struct hf_harness);
-    hf_harness_init(h);
-    hf_harness_up(h);
-    *state = h;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct hf_harness *h = *state;
-    hf_harness_down(h);
-    hf_harness_done(h);
-    free(h);
-    return 0;
-}
-
 static void row_is(struct hf_harness *h, const char *id, const char *state, const char *cause)
 {
     hf_auto_sandbox_row struct hf_sandbox_row row = {0};
@@ -517,7 +499,7 @@ int main(int argc, char **argv)
     hf_log_set_level(HF_LOG_ERROR);
     if (argc == 3 && strcmp(argv[1], "--daemon") == 0)
         return play_daemon(argv[2]);
-#define T(f) cmocka_unit_test_setup_teardown(f, setup, teardown)
+#define T(f) cmocka_unit_test_setup_teardown(f, hf_harness_setup, hf_harness_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transitions),
         T(test_create_and_kill),

@@ -9,30 +9,8 @@
 #include "base/log.h"
 #include "base/path.h"
 #include "control/snapshot_int.h"
-#include "control/present.h"
 #include "control/validate.h"
 #include "harness.h"
-
-static int setup(void **state)
-{
-    struct hf_harness *h = hf_new(struct hf_harness);
-    hf_harness_init(h);
-    hf_harness_up(h);
-    *state = h;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct hf_harness *h = *state;
-    (void)unsetenv("HF_FAKE_NO_SPACE");
-    for (int i = 0; i < 200 && h->c->busy; i++) /* as the daemon waits at its end */
-        hf_harness_run_ms(h, 10);
-    hf_harness_down(h);
-    hf_harness_done(h);
-    free(h);
-    return 0;
-}
 
 struct taken {
     int done;
@@ -100,23 +78,10 @@ static int rows(struct hf_harness *h)
     return n;
 }
 
-struct outcome {
-    int done;
-    struct hf_err err;
-};
-
-static void on_outcome(void *arg, const struct hf_err *err)
-{
-    struct outcome *o = arg;
-    o->done++;
-    if (err)
-        o->err = *err;
-}
-
 static struct hf_err drop(struct hf_harness *h, const char *tenant, const char *id)
 {
-    struct outcome o = {0};
-    hf_snapshot_delete(h->c, tenant, id, on_outcome, &o);
+    struct hf_outcome o = {0};
+    hf_snapshot_delete(h->c, tenant, id, hf_harness_on_outcome, &o);
     hf_harness_wait(h, &o.done);
     return o.err;
 }
@@ -203,11 +168,11 @@ static void test_killed_meanwhile(void **state)
     struct hf_harness *h = *state;
     struct hf_sandbox *sb = hf_sandbox_ref(hf_harness_create(h));
     struct taken a = {0}, b = {0};
-    struct outcome killed = {0};
+    struct hf_outcome killed = {0};
     h->fake->save_ms = 50;
     hf_snapshot_take(sb, &full, on_taken, &a);
     hf_snapshot_take(sb, &full, on_taken, &b);
-    hf_sandbox_kill(sb, HF_CAUSE_API, "", on_outcome, &killed);
+    hf_sandbox_kill(sb, HF_CAUSE_API, "", hf_harness_on_outcome, &killed);
     hf_harness_wait(h, &b.done);
     assert_true(a.done == 1 && b.err.r != 0);
     hf_harness_wait(h, &killed.done);
@@ -256,8 +221,8 @@ static void test_pins(void **state)
     struct hf_harness *h = *state;
     struct hf_sandbox *sb = hf_harness_create(h);
     const struct hf_pause_ask cold = {.memory = true, .cold = true, .cause = "api", .detail = ""};
-    struct outcome paused = {0};
-    hf_sandbox_pause(sb, &cold, on_outcome, &paused);
+    struct hf_outcome paused = {0};
+    hf_sandbox_pause(sb, &cold, hf_harness_on_outcome, &paused);
     hf_harness_wait(h, &paused.done);
     assert_string_equal(sb->row.pause_depth, "cold");
     struct hf_err err = drop(h, "default", sb->row.pause_id);
@@ -274,118 +239,6 @@ static void test_pins(void **state)
     assert_true(on_disk(h, copy.row.id));
     assert_int_equal(hf_snapshot_of_template(h->c, "t", &carried), 1);
     assert_int_equal(hf_snapshot_of_template(h->c, "none", &carried), 0);
-}
-
-static void pause_warm(struct hf_harness *h, struct hf_sandbox *sb)
-{
-    const struct hf_pause_ask warm = {.memory = true, .cause = "api", .detail = ""};
-    struct outcome paused = {0};
-    hf_sandbox_pause(sb, &warm, on_outcome, &paused);
-    hf_harness_wait(h, &paused.done);
-    assert_string_equal(sb->row.pause_depth, "warm");
-    hf_harness_run_ms(h, 3); /* the next one is paused later */
-}
-
-/* Woken before the row of the pause is on the disk: both callers hear of it. */
-static void test_woken_at_once(void **state)
-{
-    struct hf_harness *h = *state;
-    struct hf_sandbox *sb = hf_harness_create(h);
-    const struct hf_pause_ask cold = {.memory = true, .cold = true, .cause = "api", .detail = ""};
-    struct outcome paused = {0};
-    struct hf_created resumed = {0};
-    hf_sandbox_pause(sb, &cold, on_outcome, &paused);
-    while (sb->state != HF_PAUSED)
-        (void)uv_run(&h->loop, UV_RUN_ONCE);
-    assert_false(paused.done);
-    hf_sandbox_resume(sb, 60, "traffic", hf_harness_on_created, &resumed);
-    hf_harness_wait(h, &paused.done);
-    hf_harness_wait(h, &resumed.done);
-    assert_int_equal(paused.err.r, 0);
-    assert_int_equal(resumed.err.r, 0);
-    assert_int_equal(sb->state, HF_RUNNING);
-}
-
-/* Paused ones don't count, until they are resumed. */
-static void test_limit(void **state)
-{
-    struct hf_harness *h = *state;
-    struct hf_err err = {0};
-    h->cfg.max_sandboxes = 1;
-    h->cfg.pause_warm_s = 3600;
-    struct hf_sandbox *a = hf_harness_create(h);
-    assert_int_equal(hf_control_admit(h->c, "default", &err), -EAGAIN);
-    pause_warm(h, a);
-    assert_int_equal(hf_control_admit(h->c, "default", &err), 0);
-    assert_int_equal(hf_control_admit_resume(a, &err), 0);
-    struct hf_sandbox *b = hf_harness_create(h);
-    assert_int_equal(hf_control_admit_resume(a, &err), -EAGAIN);
-    assert_int_equal(hf_control_admit_resume(b, &err), 0); /* it runs: joining costs nothing */
-}
-
-/* Short of memory: the longest pause first, one at a time; what can't be saved is asked once. */
-static void test_pressure(void **state)
-{
-    struct hf_harness *h = *state;
-    h->cfg.pause_warm_s = 3600;
-    h->cfg.memory_low = 1;
-    struct hf_sandbox *a = hf_harness_create(h), *b = hf_harness_create(h), *running = hf_harness_create(h);
-    pause_warm(h, b);
-    pause_warm(h, a);
-    hf_harness_run_ms(h, 700); /* a look */
-    assert_string_equal(b->row.pause_depth, "warm");
-    h->cfg.memory_low = UINT64_MAX;
-    h->fake->save_ms = 30;
-    while (strcmp(b->row.pause_depth, "cold") != 0) {
-        assert_string_equal(a->row.pause_depth, "warm");
-        (void)uv_run(&h->loop, UV_RUN_ONCE);
-    }
-    while (strcmp(a->row.pause_depth, "cold") != 0)
-        (void)uv_run(&h->loop, UV_RUN_ONCE);
-    assert_int_equal(running->state, HF_RUNNING);
-
-    h->cfg.memory_low = 1;
-    struct hf_sandbox *stuck = hf_harness_create(h);
-    h->fake->fail_save = -EOPNOTSUPP;
-    pause_warm(h, stuck);
-    unsigned saves = h->fake->saves;
-    h->cfg.memory_low = UINT64_MAX;
-    hf_harness_run_ms(h, 1700); /* three looks */
-    assert_int_equal(h->fake->saves, saves + 1);
-    assert_string_equal(stuck->row.pause_depth, "warm");
-}
-
-/* The host goes down: memory where it can be saved, else the disk, and nothing new. */
-static void test_drain(void **state)
-{
-    struct hf_harness *h = *state;
-    h->cfg.pause_warm_s = 3600;
-    h->fake->save_ms = 20;
-    struct hf_sandbox *sb[HF_DRAIN_AT_ONCE + 2], *warm = hf_harness_create(h);
-    for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
-        sb[i] = hf_harness_create(h);
-    pause_warm(h, warm);
-    int done = 0;
-    hf_control_drain(h->c, hf_harness_on_done, &done);
-    while (!done) {
-        size_t in_flight = 0;
-        for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
-            in_flight += sb[i]->state == HF_PAUSING || sb[i]->pause.freezing_out;
-        assert_true(in_flight <= HF_DRAIN_AT_ONCE);
-        (void)uv_run(&h->loop, UV_RUN_ONCE);
-    }
-    for (size_t i = 0; i < HF_ARRAY_LEN(sb); i++)
-        assert_string_equal(sb[i]->row.pause_depth, "cold");
-    assert_string_equal(sb[0]->row.cause, "shutdown");
-    assert_string_equal(warm->row.pause_depth, "cold");
-    struct hf_err err = {0};
-    assert_int_equal(hf_control_admit(h->c, "default", &err), -EAGAIN);
-    assert_int_equal(hf_err_http_status(&err), 503);
-    struct hf_created resumed = {0};
-    hf_sandbox_resume(warm, 60, "api", hf_harness_on_created, &resumed);
-    hf_harness_wait(h, &resumed.done);
-    assert_int_equal(hf_err_http_status(&resumed.err), 503);
-    assert_int_equal(warm->state, HF_PAUSED);
 }
 
 /* ---- after a restart ---- */
@@ -761,7 +614,7 @@ static void test_timed(void **state)
     assert_int_equal(policy_rows(h), 1); /* the next one is not due */
 }
 
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, hf_harness_setup, hf_harness_teardown)
 
 int main(void)
 {
@@ -775,10 +628,6 @@ int main(void)
         T(test_clean),
         T(test_delete),
         T(test_pins),
-        T(test_woken_at_once),
-        T(test_limit),
-        T(test_pressure),
-        T(test_drain),
         T(test_recover),
         T(test_fill),
         T(test_fork),
