@@ -5,46 +5,8 @@
 
 #include <cmocka.h>
 
-#include "base/path.h"
+#include "env.h"
 #include "store/persist.h"
-
-struct env {
-    char dir[64];
-    struct hf_meta *m;
-};
-
-static void open_meta(struct env *e)
-{
-    struct hf_err err = {0};
-    if (hf_meta_open(e->dir, NULL, &e->m, &err) < 0)
-        fail_msg("%s", err.msg);
-}
-
-static int setup(void **state)
-{
-    struct env *e = hf_new(struct env);
-    (void)snprintf(e->dir, sizeof(e->dir), "/tmp/hf-storeper-XXXXXX");
-    assert_non_null(mkdtemp(e->dir));
-    open_meta(e);
-    *state = e;
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    struct env *e = *state;
-    hf_meta_close(e->m, NULL, NULL);
-    assert_int_equal(hf_remove_tree(e->dir), 0);
-    free(e);
-    return 0;
-}
-
-static void now(struct env *e, struct hf_meta_batch *b)
-{
-    struct hf_err err = {0};
-    if (hf_meta_commit_now(e->m, b, &err) < 0)
-        fail_msg("%s", err.msg);
-}
 
 #define SET(dst, text) (void)snprintf((dst), sizeof(dst), "%s", (text))
 
