@@ -67,7 +67,7 @@ test('a paused sandbox is its session’s still: opened, it goes on, however man
   const { client, open } = setup(t)
   const { sandbox } = await open()
   let sbx = await Sandbox.connect(sandbox.id, sdk)
-  const { pid } = await sbx.commands.run('while :; do date +%s%N > /workspace/n; sleep 0.02; done', { background: true, timeoutMs: 0 })
+  const { pid } = await sbx.commands.run('while :; do date +%s%N > /workspace/n.new; mv /workspace/n.new /workspace/n; sleep 0.02; done', { background: true, timeoutMs: 0 })
   for (const depth of ['warm', 'cold']) {
     await client.call('POST', `/sandboxes/${sandbox.id}/pause`, { depth })
     const answers = await Promise.all(Array.from({ length: 10 }, () => open({ timeout: 120 })))
